@@ -1,0 +1,39 @@
+"""The Mamba pool: states, rings, convolution windows and trackers of all slots, allocated from one spec."""
+
+import torch
+
+from statewise.cache.spec import MambaSpec
+
+
+class MambaPool:
+    """Tensors only; who owns a slot is `Places`' business, and only the runner writes the trackers.
+
+    ``state``, ``conv_window``, ``x_ring``, ``B_ring``, ``dt_ring``: (layers, S, ...), shapes from the spec.
+    ``ring_start``, ``pending``: (S,), int32, one pair for all layers.
+    """
+
+    def __init__(self, spec: MambaSpec, slots: int, device: torch.device, poison: bool = False):
+        """poison: fill with NaN what no request has written yet, and again whatever is freed."""
+        self.spec = spec
+        self.slots = slots
+        self.poison = poison
+        self._tensors = {
+            name: torch.full((spec.layers, slots, *shape), torch.nan if poison else 0.0, dtype=dtype, device=device)
+            for name, (shape, dtype) in spec.slot_shapes().items()
+        }
+        self.state, self.conv_window = self._tensors["state"], self._tensors["conv_window"]
+        self.x_ring, self.B_ring, self.dt_ring = (self._tensors[name] for name in ("x_ring", "B_ring", "dt_ring"))
+        self.ring_start = torch.zeros(slots, dtype=torch.int32, device=device)
+        self.pending = torch.zeros(slots, dtype=torch.int32, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated; equal to ``slots * spec.bytes_per_slot``."""
+        tensors = [*self._tensors.values(), self.ring_start, self.pending]
+        return sum(tensor.nbytes for tensor in tensors)
+
+    def forget(self, slots: list[int]) -> None:
+        """With poison on, fill freed slots with NaN. Without it, nothing: a new owner reads only what it wrote."""
+        if self.poison and slots:
+            for tensor in self._tensors.values():
+                tensor[:, slots] = torch.nan

@@ -1,0 +1,16 @@
+"""Public ops on plain tensors, each with a reference (a loop over time) that its implementations are tested against."""
+
+from statewise.ops.causal_conv import causal_conv_prefill, causal_conv_step
+from statewise.ops.checkpointed_step import checkpointed_step
+from statewise.ops.gated_rms_norm import gated_rms_norm
+from statewise.ops.ssd_prefill import ssd_prefill
+from statewise.ops.state_step import state_step
+
+__all__ = [
+    "causal_conv_prefill",
+    "causal_conv_step",
+    "checkpointed_step",
+    "gated_rms_norm",
+    "ssd_prefill",
+    "state_step",
+]

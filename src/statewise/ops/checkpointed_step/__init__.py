@@ -1,0 +1,113 @@
+"""The checkpointed step: T new tokens a row against a checkpoint that is read and, about once in W tokens, written."""
+
+from torch import Tensor
+
+from statewise.ops.checkpointed_step import reference, torch
+from statewise.ops.common import NO_LIMIT, expect, expect_groups, expect_shape, expect_slots, implementation
+from statewise.ops.state_step import IMPLEMENTATIONS as PLAIN_STEP
+
+IMPLEMENTATIONS = {"reference": reference.checkpointed_step, "torch": torch.checkpointed_step}
+
+
+def checkpointed_step(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    state: Tensor,
+    *,
+    x_ring: Tensor,
+    B_ring: Tensor,
+    dt_ring: Tensor,
+    ring_start: Tensor,
+    pending: Tensor,
+    window: int,
+    read_slots: Tensor,
+    write_slots: Tensor | None = None,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_limit: tuple[float, float] = NO_LIMIT,
+    backend: str = "torch",
+) -> Tensor:
+    """Outputs of T new tokens a row; the tokens join the ring, and a full ring is folded into the checkpoint first.
+
+    A row's slot holds a checkpoint and ``pending`` ring rows, oldest at ``ring_start``. If pending + T > window,
+    the pending rows (not the new ones: a speculative token may yet be rejected) are folded into the checkpoint at
+    ``write_slots``. The new rows go to ring places (ring_start + pending + i) % R either way. The trackers are read,
+    never written: `statewise.cache.window.advance` moves them, once a step for all layers.
+
+    x: (B, T, H, P), activation dtype, 1 <= T <= window.  dt: (B, T, H), raw.  A: (H,), negative.  B, C: (B, T, G, N).
+    state: (S, H, P, N).  x_ring: (S, H, R, P) and B_ring: (S, G, R, N), activation dtype, R >= window + T.
+    dt_ring: (S, H, R), float32 (float64 in double precision), after bias, softplus and clamp.
+    ring_start, pending: (S,), int32.
+    window: W, the most rows ever pending; 1 is the plain step (`state_step`), bit for bit: it takes T = 1 and uses
+    no ring.
+    read_slots: (B,), where the checkpoint is read.  write_slots: (B,) or None (the same): the row's own slot, where its
+    ring and trackers are and a flush is written.  -1 in either marks a padded row: it reads and writes nothing,
+    its output is zero. No row may write a slot that another row reads or writes.
+    D, dt_bias: (H,).  z: (B, T, H, P).  All four options may be None or left out.
+
+    Returns (B, T, H, P) in x's dtype. Raises ArgumentError where shapes do not fit.
+    The tensors are those of FlashInfer's ``checkpointing_ssu`` (0.7 and later); the README beside this derives it.
+    """
+    _check(x, dt, A, B, C, state, x_ring, B_ring, dt_ring, ring_start, pending, window, D, z, dt_bias)
+    write_slots = read_slots if write_slots is None else write_slots
+    slots = (x.shape[0],)
+    expect_shape("checkpointed_step", read_slots=(read_slots, slots), write_slots=(write_slots, slots))
+    expect_slots("checkpointed_step", read_slots=read_slots, write_slots=write_slots)
+    run = implementation("checkpointed_step", IMPLEMENTATIONS, backend)
+    if window == 1:
+        gate = None if z is None else z[:, 0]
+        options = (read_slots, write_slots, D, gate, dt_bias, dt_limit)
+        plain = implementation("checkpointed_step", PLAIN_STEP, backend)
+        return plain(x[:, 0], dt[:, 0], A, B[:, 0], C[:, 0], state, *options)[:, None]
+    ring = (x_ring, B_ring, dt_ring, ring_start, pending, window)
+    return run(x, dt, A, B, C, state, *ring, read_slots, write_slots, D, z, dt_bias, dt_limit)
+
+
+def _check(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    state: Tensor,
+    x_ring: Tensor,
+    B_ring: Tensor,
+    dt_ring: Tensor,
+    ring_start: Tensor,
+    pending: Tensor,
+    window: int,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+) -> None:
+    batch, tokens, heads, head_dim = x.shape
+    groups, state_size = B.shape[2:]
+    slots, _, ring_rows, _ = x_ring.shape
+    expect_shape(
+        "checkpointed_step",
+        dt=(dt, (batch, tokens, heads)),
+        A=(A, (heads,)),
+        B=(B, (batch, tokens, groups, state_size)),
+        C=(C, (batch, tokens, groups, state_size)),
+        state=(state, (slots, heads, head_dim, state_size)),
+        x_ring=(x_ring, (slots, heads, ring_rows, head_dim)),
+        B_ring=(B_ring, (slots, groups, ring_rows, state_size)),
+        dt_ring=(dt_ring, (slots, heads, ring_rows)),
+        ring_start=(ring_start, (slots,)),
+        pending=(pending, (slots,)),
+        D=(D, (heads,)),
+        z=(z, (batch, tokens, heads, head_dim)),
+        dt_bias=(dt_bias, (heads,)),
+    )
+    expect_groups("checkpointed_step", heads, groups)
+    expect(
+        1 <= tokens <= window,
+        "checkpointed_step",
+        f"T = {tokens} new tokens, expected 1 to window = {window}",
+    )
+    enough = window == 1 or ring_rows >= window + tokens
+    expect(enough, "checkpointed_step", f"R = {ring_rows} ring rows, expected at least {window + tokens}")

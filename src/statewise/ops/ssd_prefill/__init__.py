@@ -1,0 +1,71 @@
+"""Prefill: the chunked scan (SSD) of Mamba-2 over a packed batch of sequences of any length, zero included."""
+
+from torch import Tensor
+
+from statewise.ops.common import NO_LIMIT, expect, expect_groups, expect_shape, expect_slots, implementation
+from statewise.ops.ssd_prefill import reference, torch
+
+IMPLEMENTATIONS = {"reference": reference.ssd_prefill, "torch": torch.ssd_prefill}
+
+
+def ssd_prefill(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    cu_seqlens: Tensor,
+    *,
+    initial_states: Tensor | None = None,
+    has_initial_state: Tensor | None = None,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_limit: tuple[float, float] = NO_LIMIT,
+    chunk_size: int = 64,
+    backend: str = "torch",
+) -> tuple[Tensor, Tensor]:
+    """Run every sequence of a packed batch and return the outputs and the final states.
+
+    x: (L, H, P), activation dtype, the sequences one after the other.  dt: (L, H), raw.  A: (H,), negative.
+    B, C: (L, G, N).  cu_seqlens: (Q + 1,), int32 or int64, starts at 0 and ends at L; sequence i is
+    [cu_seqlens[i], cu_seqlens[i + 1]), and may be empty: its final state is then its initial state.
+    initial_states: (Q, H, P, N) or None (zeros).  has_initial_state: (Q,) bool or None (all, if initial_states is
+    given); where it is False the sequence starts from zeros, whatever initial_states holds there, NaN included.
+    D, dt_bias: (H,).  z: (L, H, P).  chunk_size: tokens a chunk, >= 1; it changes the speed, never the result.
+
+    Returns y (L, H, P) in x's dtype, and the final states (Q, H, P, N) in float32 (float64 if x or initial_states is).
+    Differentiable on the torch backend. Raises ArgumentError where shapes or cu_seqlens do not fit.
+    The algorithm is section 6 of Dao and Gu, "Transformers are SSMs" (2024).
+    """
+    length, heads, head_dim = x.shape
+    _, groups, state_size = B.shape
+    sequences = cu_seqlens.shape[0] - 1
+    expect_shape(
+        "ssd_prefill",
+        dt=(dt, (length, heads)),
+        A=(A, (heads,)),
+        B=(B, (length, groups, state_size)),
+        C=(C, (length, groups, state_size)),
+        initial_states=(initial_states, (sequences, heads, head_dim, state_size)),
+        has_initial_state=(has_initial_state, (sequences,)),
+        D=(D, (heads,)),
+        z=(z, (length, heads, head_dim)),
+        dt_bias=(dt_bias, (heads,)),
+    )
+    expect_groups("ssd_prefill", heads, groups)
+    expect_slots("ssd_prefill", cu_seqlens=cu_seqlens)
+    expect(chunk_size >= 1, "ssd_prefill", f"chunk_size is {chunk_size}, expected at least 1")
+    expect_packed("ssd_prefill", cu_seqlens, length)
+    if initial_states is None:
+        expect(has_initial_state is None, "ssd_prefill", "has_initial_state is given without initial_states")
+    run = implementation("ssd_prefill", IMPLEMENTATIONS, backend)
+    return run(x, dt, A, B, C, cu_seqlens, initial_states, has_initial_state, D, z, dt_bias, dt_limit, chunk_size)
+
+
+def expect_packed(op: str, cu_seqlens: Tensor, length: int) -> None:
+    """Raise ArgumentError unless cu_seqlens rises from 0 to length. Only where reading it costs no device wait."""
+    if cu_seqlens.device.type == "cpu":
+        edges = cu_seqlens.tolist()
+        good = edges[:1] == [0] and edges[-1] == length and edges == sorted(edges)
+        expect(good, op, f"cu_seqlens is {edges}, expected to rise from 0 to {length}")

@@ -1,0 +1,199 @@
+"""The generated word problems: right sums, right English, the same list everywhere."""
+
+import ast
+import json
+import operator
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from statewise.demo import questions
+from statewise.demo.questions import MAX_COUNT, main, word_problems, write_jsonl
+from statewise.demo.templates import GOODS, TEMPLATES, TREASURES, Dice, Question, calc, many, plural, solved
+
+UNITS = (
+    "child",
+    "mile",
+    "hour",
+    "week",
+    "year",
+    "egg",
+    "box",
+    "cup",
+    "page",
+    "liter",
+    "minute",
+    "basket",
+    "leg",
+)
+COUNTED = (
+    *UNITS,
+    *GOODS,
+    *TREASURES,
+    "tree",
+    "hen",
+    "duck",
+    "cow",
+    "goat",
+    "pig",
+    "horse",
+    "passenger",
+    "bag",
+)
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+
+
+@pytest.fixture(scope="module")
+def thousand() -> list[Question]:
+    return word_problems(1000)
+
+
+def evaluated(node: ast.expr) -> Fraction:
+    """The exact value of an expression of whole numbers and `+ - * /`."""
+    match node:
+        case ast.Constant(value=int(number)):
+            return Fraction(number)
+        case ast.BinOp(left=left, op=op, right=right):
+            return OPERATORS[type(op)](evaluated(left), evaluated(right))
+    raise ValueError(f"not arithmetic: {ast.dump(node)}")
+
+
+def annotations(answer: str) -> list[tuple[str, str, str, str]]:
+    """Of every `3 * 4 = <<3*4=12>>12`: the written expression, the annotated one, its value, the value shown."""
+    return re.findall(r"(\d+(?: [-+*/] \d+)+) = \$?<<([-+*/\d]+)=(\d+)>>(\d+)", answer)
+
+
+def test_every_annotation_is_right_and_agrees_with_the_text_around_it(thousand: list[Question]) -> None:
+    for problem in thousand:
+        found = annotations(problem.answer)
+        assert len(found) == problem.answer.count("<<") >= 1, problem.answer
+        for written, annotated, value, shown in found:
+            assert written.replace(" ", "") == annotated
+            assert evaluated(ast.parse(annotated, mode="eval").body) == int(value) == int(shown)
+
+
+def test_the_final_answer_is_the_last_value_computed(thousand: list[Question]) -> None:
+    for problem in thousand:
+        *steps, last = problem.answer.split("\n")
+        assert 1 <= len(steps) <= 4
+        assert last == f"#### {annotations(steps[-1])[-1][2]}"
+
+
+def test_every_number_used_is_in_the_question_or_was_computed_before(thousand: list[Question]) -> None:
+    implied = {"1", "2", "3", "4", "5", "100"}  # half, twice, per cent, legs, rounds, breaks between films
+    for problem in thousand:
+        known = implied | set(re.findall(r"\d+", problem.question))
+        for written, _, value, _ in annotations(problem.answer):
+            assert set(re.findall(r"\d+", written)) <= known, problem
+            known.add(value)
+
+
+def test_nouns_agree_with_their_numbers(thousand: list[Question]) -> None:
+    text = "\n".join(f"{problem.question}\n{problem.answer}" for problem in thousand)
+    assert re.search(r"(?<![\d$])1 \w+s\b", text) is None
+    for noun in COUNTED:
+        assert re.search(rf"(?<![\d$])1 {plural(noun)}\b", text) is None
+        assert re.search(rf"(?:[02-9]|\d\d) {noun}\b(?! tree)", text) is None
+
+
+def test_texts_are_plain_sentences(thousand: list[Question]) -> None:
+    for problem in thousand:
+        assert problem.question[0].isupper()
+        assert problem.question.endswith("?")
+        assert "  " not in problem.question + problem.answer
+        assert all(line.endswith(".") for line in problem.answer.split("\n")[:-1])
+
+
+def test_the_same_seed_gives_the_same_list_and_another_seed_another() -> None:
+    assert word_problems(60, seed=5) == word_problems(60, seed=5)
+    assert word_problems(60, seed=5) != word_problems(60, seed=6)
+
+
+def test_a_shorter_list_is_a_prefix_of_a_longer_one(thousand: list[Question]) -> None:
+    for count in (0, 1, 33, 200):
+        assert word_problems(count) == thousand[:count]
+
+
+def test_no_question_occurs_twice(thousand: list[Question]) -> None:
+    assert len({problem.question for problem in thousand}) == 1000
+
+
+def test_two_hundred_problems_use_every_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: set[str] = set()
+
+    def noting(template):
+        return lambda dice: used.add(template.__name__) or template(dice)
+
+    monkeypatch.setattr(questions, "TEMPLATES", tuple(noting(template) for template in TEMPLATES))
+    word_problems(200)
+    assert used == {template.__name__ for template in TEMPLATES}
+    assert len(used) == len(TEMPLATES) >= 20
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.__name__)
+def test_a_template_has_wordings_enough_for_the_longest_list(template) -> None:
+    dice = Dice(1)
+    share = MAX_COUNT // len(TEMPLATES) + 1
+    # 3 draws for each problem wanted, and no draw that breaks a rule of `calc`.
+    assert len({template(dice).question for _ in range(3 * share)}) > share
+
+
+def test_counts_out_of_range_are_refused() -> None:
+    for count in (-1, MAX_COUNT + 1):
+        with pytest.raises(ValueError, match=str(count)):
+            word_problems(count)
+
+
+def test_dice_keep_their_stream() -> None:
+    """Pinned: made of `Random.random`, whose stream Python promises to keep."""
+    dice = Dice(0)
+    assert [dice.between(1, 6) for _ in range(8)] == [6, 5, 3, 2, 4, 3, 5, 2]
+    assert dice.pick("abcde", 5) == ["c", "d", "e", "b", "a"]
+
+
+def test_calc_refuses_remainders_negatives_and_mixed_operators() -> None:
+    assert str(calc(60, "*", 15, "/", 100)) == "60 * 15 / 100 = <<60*15/100=9>>9"
+    for wrong in ((7, "/", 2), (3, "-", 4), (2, "*", 3, "+", 1)):
+        with pytest.raises(ValueError, match=re.escape(" ".join(map(str, wrong[:3])))):
+            calc(*wrong)
+
+
+def test_solved_refuses_a_last_line_without_the_answer() -> None:
+    with pytest.raises(ValueError, match="last line"):
+        solved("How many?", "Four.", answer=calc(2, "*", 2))
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [(1, "apple", "1 apple"), (2, "toy car", "2 toy cars"), (0, "child", "0 children"), (3, "box", "3 boxes"),
+     (2, "cherry", "2 cherries"), (2, "day", "2 days"), (1, "foot", "1 foot"), (5, "peach", "5 peaches")],
+)  # fmt: skip
+def test_many_counts_in_english(count: int, noun: str, text: str) -> None:
+    assert many(count, noun) == text
+
+
+def test_a_jsonl_line_holds_one_problem(tmp_path: Path) -> None:
+    wanted = [Question("Wie viele Äpfel? 🍎", "2 * 2 = <<2*2=4>>4\n#### 4"), *word_problems(3)]
+    write_jsonl(tmp_path / "q.jsonl", wanted)
+    lines = (tmp_path / "q.jsonl").read_bytes().decode("utf-8").split("\n")
+    assert lines.pop() == ""
+    assert [json.loads(line) for line in lines] == [vars(problem) for problem in wanted]
+    assert "Ä" in lines[0]
+
+
+def test_the_command_line_writes_the_same_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main([str(tmp_path / "cli.jsonl"), "--count", "7", "--seed", "3"])
+    write_jsonl(tmp_path / "api.jsonl", word_problems(7, seed=3))
+    assert (tmp_path / "cli.jsonl").read_bytes() == (tmp_path / "api.jsonl").read_bytes()
+    assert "7 problems" in capsys.readouterr().out
+
+
+def test_the_command_line_refuses_a_negative_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "cli.jsonl"), "--count", "-1"])
+    assert "--count must be" in capsys.readouterr().err
+    assert not (tmp_path / "cli.jsonl").exists()
