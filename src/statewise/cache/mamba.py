@@ -1,8 +1,24 @@
 """The Mamba pool: states, rings, convolution windows and trackers of all slots, allocated from one spec."""
 
+from typing import NamedTuple
+
 import torch
+from torch import Tensor
 
 from statewise.cache.spec import MambaSpec
+
+
+class MambaLayerCache(NamedTuple):
+    """What one layer's mixer reads and writes: its pages of the pool. Shapes: the table in the design."""
+
+    state: Tensor
+    conv_window: Tensor
+    x_ring: Tensor
+    B_ring: Tensor
+    dt_ring: Tensor
+    ring_start: Tensor
+    pending: Tensor
+    checkpoint_interval: int
 
 
 class MambaPool:
@@ -31,6 +47,16 @@ class MambaPool:
         """Bytes allocated; equal to ``slots * spec.bytes_per_slot``."""
         tensors = [*self._tensors.values(), self.ring_start, self.pending]
         return sum(tensor.nbytes for tensor in tensors)
+
+    def layer(self, index: int) -> MambaLayerCache:
+        """The pages of Mamba layer ``index``, as views."""
+        pages = {name: tensor[index] for name, tensor in self._tensors.items()}
+        return MambaLayerCache(
+            **pages,
+            ring_start=self.ring_start,
+            pending=self.pending,
+            checkpoint_interval=self.spec.checkpoint_interval,
+        )
 
     def forget(self, slots: list[int]) -> None:
         """With poison on, fill freed slots with NaN. Without it, nothing: a new owner reads only what it wrote."""

@@ -26,7 +26,7 @@ class PagedKV:
         return self.pool.nbytes
 
     def write(self, layer: int, places: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store one key and value a token. places: (L,), block * block_size + offset. keys, values: (L, kv_heads, head_dim)."""
+        """Store a key and a value a token, each (L, kv_heads, head_dim). places: (L,), block * block_size + offset."""
         flat = self.pool[layer].flatten(1, 2)
         flat[0, places], flat[1, places] = keys, values
 

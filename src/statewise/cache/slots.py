@@ -6,7 +6,7 @@ from statewise.errors import IntegrityError
 class Places:
     """A fixed number of interchangeable places (state slots, KV blocks), each free or owned by one owner.
 
-    The lowest free place goes first, and a freed place may be given out again at once: isolation must not rest on luck.
+    The place freed last is given out first, perhaps in the very next step: isolation must not rest on luck.
     """
 
     def __init__(self, count: int, what: str = "slot"):

@@ -1,8 +1,8 @@
 """Writes a tiny hybrid checkpoint with random weights, in the form released Nemotron-H models have.
 
-The model is untrained and the text it produces is meaningless: it says nothing about quality. It is there to run
-every kind of layer (Mamba-2, attention, MLP), the loader and the tokenizer without a download: 4.5 MiB, readable
-by this package and by `transformers` alike.
+The model is untrained and the text it produces is meaningless: it says nothing about quality. It is there to
+run every kind of layer (Mamba-2, attention, MLP), the loader and the tokenizer without a download: 4.5 MiB,
+readable by this package and by `transformers` alike.
 
     python -m statewise.demo.checkpoint FOLDER [--seed 0]
 
@@ -96,7 +96,7 @@ def _mamba_mixer(sizes: DemoSizes, generator: torch.Generator) -> Iterator[tuple
     """One Mamba-2 mixer, with A, dt and D drawn as in Dao and Gu, arXiv 2405.21060 (`state-spaces/mamba`)."""
     heads, width, conv_dim = sizes.mamba_num_heads, sizes.mamba_width, sizes.conv_dim
     rows = width + conv_dim + heads  # z, then x B C, then dt
-    # With gain 1 the skip D x hides the state; with 2 most greedy tokens change if the state is dropped.
+    # With gain 1 the skip D x hides the state; with 2 most greedy choices change if the state is dropped.
     yield "in_proj.weight", _linear(rows, sizes.hidden_size, generator, gain=2.0)
     bound = 1 / math.sqrt(sizes.conv_kernel)
     yield "conv1d.weight", _uniform(-bound, bound, (conv_dim, 1, sizes.conv_kernel), generator)
@@ -148,9 +148,8 @@ def byte_tokenizer() -> Tokenizer:
     # Without merges a split into words changes nothing, so the text stays whole.
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(
-        [AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS]
-    )
+    specials = [AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS]
+    tokenizer.add_special_tokens(specials)
     return tokenizer
 
 
@@ -211,8 +210,8 @@ def _config(sizes: DemoSizes) -> dict[str, object]:
         # Becomes Infinity, which Python's json writes and reads and JSON proper does not have.
         "time_step_limit": [0.0, math.inf],
         "time_step_max": 0.1,
-        # Released: 0.001. transformers raises dt to time_step_min, in a prefill and not in a decode step; others
-        # clamp it to time_step_limit. dt is positive, so with 0 nothing is clamped and all agree.
+        # Released: 0.001. transformers raises dt to time_step_min, in a prefill and not in a decode step;
+        # others clamp it to time_step_limit. dt is positive, so with 0 nothing is clamped and all agree.
         "time_step_min": 0.0,
         "torch_dtype": "float32",
         "use_bias": False,

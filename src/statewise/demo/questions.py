@@ -3,7 +3,7 @@
     python -m statewise.demo.questions OUT.jsonl [--count 200] [--seed 0]
 
 A question's answer is its worked solution, a step a line with the calculator annotation `<<3*4=12>>`, and a
-last line `#### N`. The problems themselves are in `templates`; here they are mixed into a list and written out.
+last line `#### N`. The problems themselves are in `templates`; here they are dealt into a list and written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from statewise.demo.templates import TEMPLATES, Dice, Question
 
-MAX_COUNT = 20_000  # the least varied template has over 10,000 wordings: redraws stay rare up to here
+MAX_COUNT = 10_000  # the least varied template has over 10,000 wordings: redraws stay rare up to here
 
 
 def word_problems(count: int = 200, seed: int = 0) -> list[Question]:

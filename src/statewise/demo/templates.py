@@ -1,9 +1,9 @@
 """The word problems: one small function each, listed in `TEMPLATES` at the end.
 
 A template draws its numbers and words from a `Dice`, computes its steps with `calc` and hands the text to
-`solved`. To add one, write the function and name it in `TEMPLATES`. Three rules: numbers are drawn so that every
-division comes out whole and nothing goes below zero; a noun after a number goes through `many` or `Step.of`; a
-step is computed, never typed. `calc` and `solved` refuse what breaks the first and the last.
+`solved`. To add one, write the function and name it in `TEMPLATES`. Three rules: numbers are drawn so that
+every division comes out whole and nothing goes below zero (`calc` refuses the rest); a step is computed,
+never typed; a noun after a number goes through `many` or `Step.of`.
 """
 
 from __future__ import annotations
@@ -183,8 +183,7 @@ def percent_off(dice: Dice) -> Question:
     discount = dollars(price, "*", percent, "/", 100)
     pays = dollars(price, "-", discount.value)
     return solved(
-        f"A {item} usually costs ${price}. Today it is {percent}% off. "
-        f"How many dollars does {who} pay for it?",
+        f"A {item} costs ${price}. Today it is {percent}% off. How many dollars does {who} pay for it?",
         f"The discount is {discount}.",
         f"So {who} pays {pays}.",
         answer=pays,
@@ -423,8 +422,8 @@ def orchard(dice: Dice) -> Question:
     alive = calc(planted.value, "-", dead)
     baskets = calc(alive.value, "*", crop)
     return solved(
-        f"{who} planted {rows} rows of {many(length, tree)}. Frost killed {dead} of them. Every tree that was "
-        f"left bore {many(crop, 'basket')} of fruit. How many baskets did {who.they} pick?",
+        f"{who} planted {rows} rows of {many(length, tree)}. Frost killed {dead} of them. Every tree left "
+        f"bore {many(crop, 'basket')} of fruit. How many baskets did {who.they} pick?",
         f"{who} planted {planted.of(tree)}.",
         f"There were {alive.of('tree')} left.",
         f"They bore {baskets.of('basket')}.",
@@ -440,8 +439,8 @@ def twice_as_many_each_day(dice: Dice) -> Question:
     total = calc(monday, "+", tuesday.value, "+", wednesday.value)
     left = calc(total.value, "-", given)
     return solved(
-        f"{who} found {many(monday, item)} on Monday, twice as many on Tuesday, and on Wednesday twice as many "
-        f"as on Tuesday. Then {who.they} gave {given} of them to {who.their} sister. "
+        f"{who} found {many(monday, item)} on Monday, twice as many on Tuesday, and on Wednesday twice as "
+        f"many as on Tuesday. Then {who.they} gave {given} of them to {who.their} sister. "
         f"How many {plural(item)} did {who.they} have left?",
         f"On Tuesday {who} found {tuesday.of(item)}.",
         f"On Wednesday {who.they} found {wednesday.of(item)}.",
@@ -490,8 +489,8 @@ def films_and_breaks(dice: Dice) -> Question:
     waiting = calc(breaks.value, "*", pause)
     total = calc(watching.value, "+", waiting.value)
     return solved(
-        f"{who} watches {films} films of {film} minutes each, with a break of {many(pause, 'minute')} between "
-        f"one film and the next. How many minutes pass from the start of the first film to the end of the last?",
+        f"{who} watches {films} films of {film} minutes each, with {many(pause, 'minute')} of break between "
+        f"one film and the next. How many minutes pass from the first film's start to the last one's end?",
         f"The films take {watching.of('minute')}.",
         f"The number of breaks is {breaks}.",
         f"The waiting takes {waiting.of('minute')}.",

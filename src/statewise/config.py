@@ -1,0 +1,172 @@
+"""What the user asks for (`EngineConfig`) and what a checkpoint is (`ModelConfig`), frozen and checked on creation."""
+
+import difflib
+import re
+from dataclasses import dataclass, fields
+
+import torch
+
+from statewise.errors import ConfigError
+
+MAX_CHECKPOINT_INTERVAL = 64
+STATE_DTYPES = ("float32", "float16", "bfloat16", "float64")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MambaConfig:
+    """One Mamba-2 mixer. Names as in the design: H heads of P channels, N states, G groups, width K."""
+
+    heads: int
+    head_dim: int
+    state_size: int
+    groups: int
+    conv_width: int
+    dt_limit: tuple[float, float]
+    proj_bias: bool
+    conv_bias: bool
+    norm_before_gate: bool = False
+
+    @property
+    def inner_size(self) -> int:
+        """Channels of x and z, H * P."""
+        return self.heads * self.head_dim
+
+    @property
+    def conv_channels(self) -> int:
+        """Channels of the convolution: x, B and C side by side."""
+        return self.inner_size + 2 * self.groups * self.state_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """One attention layer, without a position encoding (the Nemotron-H kind)."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLPConfig:
+    """One MLP: up projection, squared ReLU, down projection."""
+
+    inner_size: int
+    bias: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A hybrid model: a pattern of layers and the size of each kind."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    pattern: tuple[str, ...]  # of "mamba", "attention", "mlp"
+    mamba: MambaConfig
+    attention: AttentionConfig | None
+    mlp: MLPConfig | None
+    norm_eps: float
+    residual_in_fp32: bool
+    tie_embeddings: bool
+    max_context: int | None  # tokens; None: no limit of its own
+    dtype: torch.dtype  # of the checkpoint
+    eos_token_ids: tuple[int, ...]
+
+    def count(self, kind: str) -> int:
+        """How many layers of ``kind`` the pattern has."""
+        return self.pattern.count(kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """How the engine runs. Every field is an option of `LLM` and of the command line."""
+
+    checkpoint_interval: int = 16
+    """W: most tokens between two writes of a state, 1 to 64; 1 is the plain step, which writes at every token."""
+    state_dtype: str = "float32"
+    """dtype of the SSM states: float32, float16, bfloat16, float64."""
+    dtype: str = "auto"
+    """dtype of weights and activations; auto: the checkpoint's on a GPU, float32 on a CPU."""
+    max_batch: int = 64
+    """most requests running at once."""
+    max_batched_tokens: int = 2048
+    """most tokens in one step, decode rows and prompt chunks together; at least max_batch."""
+    memory: int | str = "1GiB"
+    """memory budget of the caches (states and KV blocks), in bytes or like 512MiB, 80GiB."""
+    typical_length: int = 512
+    """tokens of a typical request; how the budget is split between state slots and KV blocks."""
+    max_context: int | None = None
+    """most tokens of one request, prompt and answer; default: the model's own limit, and what the budget holds."""
+    kv_block_size: int = 16
+    """tokens in one block of the attention layers' cache."""
+    backend: str = "auto"
+    """implementation of the ops: auto, torch, reference."""
+    device: str = "cpu"
+    """torch device, such as cpu or cuda."""
+    poison: bool = False
+    """debugging: fill unused and freed cache memory with NaN, and check the pools after every step."""
+
+    def __post_init__(self) -> None:
+        _expect_range("checkpoint_interval", self.checkpoint_interval, 1, MAX_CHECKPOINT_INTERVAL)
+        _expect_choice("state_dtype", self.state_dtype, STATE_DTYPES)
+        _expect_choice("dtype", self.dtype, DTYPES)
+        _expect_range("max_batch", self.max_batch, 1)
+        _expect_range("typical_length", self.typical_length, 1)
+        _expect_range("kv_block_size", self.kv_block_size, 1)
+        _expect_range("max_batched_tokens", self.max_batched_tokens, 1)
+        if self.max_context is not None:
+            _expect_range("max_context", self.max_context, 2)
+        if self.max_batched_tokens < self.max_batch:
+            raise ConfigError(
+                f"max_batched_tokens is {self.max_batched_tokens}, expected at least max_batch = {self.max_batch}"
+            )
+        parse_bytes(self.memory)
+
+    @classmethod
+    def of(cls, **options: object) -> "EngineConfig":
+        """Build from options. Raises ConfigError for an unknown one, naming the nearest."""
+        known = [f.name for f in fields(cls)]
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else f"; options are {', '.join(known)}"
+                raise ConfigError(f"unknown option {name!r}{hint}")
+        return cls(**options)  # type: ignore[arg-type]
+
+    @property
+    def memory_bytes(self) -> int:
+        """The budget in bytes."""
+        return parse_bytes(self.memory)
+
+
+def parse_bytes(size: int | str) -> int:
+    """Bytes of 123, "123", "64KiB", "1.5 GiB", "2GB". Raises ConfigError for anything else, zero included."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(size).lower())
+    if match is None or match[2] not in _UNITS:
+        raise ConfigError(f"memory is {size!r}, expected bytes or a size like 512MiB or 80GiB")
+    count = int(float(match[1]) * _UNITS[match[2]])
+    if count < 1:
+        raise ConfigError(f"memory is {size!r}, expected more than zero bytes")
+    return count
+
+
+def format_bytes(count: float) -> str:
+    """A size for people: 512 B, 3.2 KiB, 1.50 GiB."""
+    units = iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    while count >= 1024 and unit != "TiB":
+        count, unit = count / 1024, next(units)
+    return f"{count:.3g} {unit}" if count < 100 else f"{count:.0f} {unit}"
+
+
+def _expect_range(name: str, value: object, least: int, most: int | None = None) -> None:
+    bounds = f"at least {least}" if most is None else f"{least} to {most}"
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+        raise ConfigError(f"{name} is {value!r}, expected a whole number, {bounds}")
+
+
+def _expect_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}, expected one of {', '.join(choices)}")

@@ -1,0 +1,18 @@
+"""The RMS norm of a block. The gated norm of a mixer is an op: `statewise.ops.gated_rms_norm`."""
+
+import torch
+from torch import Tensor, nn
+
+
+class RMSNorm(nn.Module):
+    """``x / rms(x) * weight`` over the last dimension, in float32 (float64 if x is), returned in the weight's dtype."""
+
+    def __init__(self, size: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        acc = torch.promote_types(x.dtype, torch.float32)
+        y = nn.functional.rms_norm(x.to(acc), self.weight.shape, self.weight.to(acc), self.eps)
+        return y.to(self.weight.dtype)

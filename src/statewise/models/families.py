@@ -1,0 +1,182 @@
+"""The model families: one entry an architecture, read from a Hugging Face ``config.json``."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from statewise.config import AttentionConfig, MambaConfig, MLPConfig, ModelConfig
+from statewise.errors import CheckpointError, UnsupportedModelError
+
+
+class HFConfig:
+    """A ``config.json`` whose missing or impossible fields are errors that name the file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        if not path.parent.is_dir():
+            raise CheckpointError(f"model folder {path.parent} does not exist")
+        if not path.is_file():
+            raise CheckpointError(f"{path.parent} has no {path.name}; expected a Hugging Face checkpoint folder")
+        try:
+            self.values: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+        if not isinstance(self.values, dict):
+            raise CheckpointError(f"{path} holds a {type(self.values).__name__}, expected an object")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """A positive whole number. Raises CheckpointError if it is missing (without a default) or is none."""
+        value = self.get(name, default)
+        if value is None:
+            raise CheckpointError(f"{self.path} has no {name!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise CheckpointError(f"{self.path}: {name} is {value!r}, expected a positive whole number")
+        return value
+
+    def expect(self, name: str, only: Any) -> None:
+        """Raise UnsupportedModelError where a field that may be absent is there with another value than ``only``."""
+        if self.get(name, only) != only:
+            raise UnsupportedModelError(f"{self.path}: {name} is {self.get(name)!r}, supported is {only!r}")
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one architecture reads. ``prefix`` is what its released weights begin with."""
+
+    read: Callable[[HFConfig], ModelConfig]
+    prefix: str = "backbone."
+
+
+def _shared(hf: HFConfig, architecture: str, pattern: tuple[str, ...]) -> dict[str, Any]:
+    """The fields that every family names alike."""
+    dtype = str(hf.get("dtype", hf.get("torch_dtype", "float32"))).removeprefix("torch.")
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise UnsupportedModelError(f"{hf.path}: dtype is {dtype!r}, supported are float32, bfloat16 and float16")
+    eos = _generation_defaults(hf.path.parent).get("eos_token_id", hf.get("eos_token_id", []))
+    context = hf.get("max_position_embeddings")
+    return {
+        "architecture": architecture,
+        "vocab_size": hf.size("vocab_size"),
+        "hidden_size": hf.size("hidden_size"),
+        "pattern": pattern,
+        "norm_eps": float(hf.get("layer_norm_epsilon", 1e-5)),
+        "residual_in_fp32": bool(hf.get("residual_in_fp32", architecture == "Mamba2ForCausalLM")),
+        "tie_embeddings": bool(hf.get("tie_word_embeddings", False)),
+        "max_context": None if context is None else hf.size("max_position_embeddings"),
+        "dtype": getattr(torch, dtype),
+        "eos_token_ids": tuple(eos) if isinstance(eos, list) else (eos,),
+    }
+
+
+def _generation_defaults(folder: Path) -> Mapping[str, Any]:
+    """``generation_config.json``, which wins over ``config.json`` where both name the end of a text; {} without one."""
+    path = folder / "generation_config.json"
+    return HFConfig(path).values if path.is_file() else {}
+
+
+def _limit(hf: HFConfig) -> tuple[float, float]:
+    """``time_step_limit``. transformers 5 writes infinity as {"__float__": "Infinity"}, released files as Infinity."""
+    given = hf.get("time_step_limit", (0.0, math.inf))
+    try:
+        low, high = (float(value["__float__"] if isinstance(value, dict) else value) for value in given)
+    except (TypeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{hf.path}: time_step_limit is {given!r}, expected two numbers") from error
+    return low, high
+
+
+def _mamba(hf: HFConfig, heads: str, head_dim: str, state_size: str, bias: str) -> MambaConfig:
+    mamba = MambaConfig(
+        heads=hf.size(heads),
+        head_dim=hf.size(head_dim),
+        state_size=hf.size(state_size),
+        groups=hf.size("n_groups", 8),
+        conv_width=hf.size("conv_kernel", 4),
+        dt_limit=_limit(hf),
+        proj_bias=bool(hf.get(bias, False)),
+        conv_bias=bool(hf.get("use_conv_bias", True)),
+    )
+    if mamba.heads % mamba.groups:
+        raise CheckpointError(f"{hf.path}: {mamba.heads} Mamba heads do not divide into {mamba.groups} groups")
+    return mamba
+
+
+def _read_mamba2(hf: HFConfig) -> ModelConfig:
+    hf.expect("hidden_act", "silu")
+    mamba = _mamba(hf, "num_heads", "head_dim", "state_size", "use_bias")
+    expected = int(hf.get("expand", 2) * hf.size("hidden_size"))
+    if mamba.inner_size != expected:
+        raise CheckpointError(
+            f"{hf.path}: num_heads * head_dim is {mamba.inner_size}, but expand * hidden_size is {expected}"
+        )
+    shared = _shared(hf, "Mamba2ForCausalLM", ("mamba",) * hf.size("num_hidden_layers"))
+    return ModelConfig(**shared, mamba=mamba, attention=None, mlp=None)
+
+
+_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_TYPES = {"linear_attention": "mamba", "mamba": "mamba", "full_attention": "attention", "attention": "attention"}
+
+
+def _nemotron_pattern(hf: HFConfig) -> tuple[str, ...]:
+    """Layer kinds from ``hybrid_override_pattern`` (released files) or ``layers_block_type`` (transformers 5)."""
+    letters, types = hf.get("hybrid_override_pattern"), hf.get("layers_block_type", hf.get("layer_types"))
+    if letters is None and types is None:
+        raise CheckpointError(f"{hf.path} has neither 'hybrid_override_pattern' nor 'layers_block_type'")
+    kinds = [_LETTERS.get(x, x) for x in letters] if letters is not None else [_TYPES.get(x, x) for x in types]
+    for index, kind in enumerate(kinds):
+        if kind not in ("mamba", "attention", "mlp"):
+            raise UnsupportedModelError(
+                f"{hf.path}: layer {index} is of kind {kind!r}; supported are mamba, attention and mlp"
+            )
+    return tuple(kinds)
+
+
+def _read_nemotron_h(hf: HFConfig) -> ModelConfig:
+    hf.expect("mamba_hidden_act", "silu")
+    hf.expect("mlp_hidden_act", "relu2")
+    hf.expect("attention_bias", False)
+    hf.expect("sliding_window", None)
+    pattern = _nemotron_pattern(hf)
+    heads = hf.size("num_attention_heads")
+    attention = AttentionConfig(
+        heads=heads,
+        kv_heads=hf.size("num_key_value_heads", heads),
+        head_dim=hf.size("head_dim", hf.get("attention_head_dim", hf.size("hidden_size") // heads)),
+    )
+    if attention.heads % attention.kv_heads:
+        raise CheckpointError(f"{hf.path}: {heads} attention heads do not divide among {attention.kv_heads} KV heads")
+    return ModelConfig(
+        **_shared(hf, "NemotronHForCausalLM", pattern),
+        mamba=_mamba(hf, "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "use_bias"),
+        attention=attention if "attention" in pattern else None,
+        mlp=MLPConfig(inner_size=hf.size("intermediate_size"), bias=bool(hf.get("mlp_bias", False))),
+    )
+
+
+FAMILIES = {
+    "Mamba2ForCausalLM": Family(_read_mamba2),
+    "NemotronHForCausalLM": Family(_read_nemotron_h),
+}
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The model that ``folder/config.json`` describes.
+
+    Raises CheckpointError for a missing folder or file or an impossible field, UnsupportedModelError for a family
+    or layer kind that is not implemented.
+    """
+    hf = HFConfig(folder / "config.json")
+    architectures = hf.get("architectures", [])
+    for architecture in architectures:
+        if architecture in FAMILIES:
+            return FAMILIES[architecture].read(hf)
+    given = ", ".join(map(str, architectures)) or hf.get("model_type", "nothing")
+    raise UnsupportedModelError(f"{hf.path}: family {given} is not supported; supported are {', '.join(FAMILIES)}")

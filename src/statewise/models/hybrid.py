@@ -1,0 +1,82 @@
+"""A hybrid language model: embedding, a pattern of pre-norm blocks (Mamba-2, attention, MLP), norm, head."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from statewise.cache.mamba import MambaPool
+from statewise.cache.paged_kv import PagedKV
+from statewise.config import ModelConfig
+from statewise.layers.attention import Attention
+from statewise.layers.batch import Batch
+from statewise.layers.mamba2 import Mamba2Mixer
+from statewise.layers.mlp import MLP
+from statewise.layers.norms import RMSNorm
+from statewise.ops.backend import Ops
+
+
+@dataclass(frozen=True)
+class Caches:
+    """The memory that a forward pass reads and writes."""
+
+    mamba: MambaPool
+    kv: PagedKV
+
+
+class Block(nn.Module):
+    """``residual + mixer(norm(residual))``. index: this layer's place among the layers of its kind."""
+
+    def __init__(self, config: ModelConfig, kind: str, index: int, ops: Ops):
+        super().__init__()
+        self.kind, self.index, self.residual_in_fp32 = kind, index, config.residual_in_fp32
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mixer = _mixer(config, kind, ops)
+
+    def forward(self, residual: Tensor, batch: Batch, caches: Caches) -> Tensor:
+        hidden = self.norm(residual)
+        if self.residual_in_fp32:
+            residual = residual.to(torch.promote_types(residual.dtype, torch.float32))
+        if self.kind == "mamba":
+            return residual + self.mixer(hidden, batch, caches.mamba.layer(self.index))
+        if self.kind == "attention":
+            return residual + self.mixer(hidden, batch, caches.kv, self.index)
+        return residual + self.mixer(hidden)
+
+
+def _mixer(config: ModelConfig, kind: str, ops: Ops) -> nn.Module:
+    if kind == "mamba":
+        return Mamba2Mixer(config.hidden_size, config.mamba, config.norm_eps, ops)
+    if kind == "attention":
+        assert config.attention is not None
+        return Attention(config.hidden_size, config.attention)
+    assert config.mlp is not None
+    return MLP(config.hidden_size, config.mlp)
+
+
+class HybridModel(nn.Module):
+    """Tokens to logits. ``forward(batch, caches)`` says all its inputs; parameter names are the released ones."""
+
+    def __init__(self, config: ModelConfig, ops: Ops):
+        super().__init__()
+        self.config = config
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(
+            Block(config, kind, config.pattern[:i].count(kind), ops) for i, kind in enumerate(config.pattern)
+        )
+        self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_embeddings:
+            self.lm_head.weight = self.embeddings.weight
+
+    def forward(self, batch: Batch, caches: Caches) -> Tensor:
+        """Run one step. Returns the logits of ``batch.logit_rows``, (rows, vocab_size), float32 (float64 in double).
+
+        Writes the caches of the rows in the batch: states, rings, convolution windows, keys and values. It reads the
+        trackers and leaves them: the runner advances them once all layers have run.
+        """
+        hidden = self.embeddings(batch.tokens)
+        for layer in self.layers:
+            hidden = layer(hidden, batch, caches)
+        logits = self.lm_head(self.norm_f(hidden[batch.logit_rows]))
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -1,0 +1,108 @@
+"""Weights from the safetensors files of a checkpoint folder. Whatever does not fit is told in one error."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from statewise.config import ModelConfig
+from statewise.errors import CheckpointError, WeightsError
+from statewise.models.hybrid import HybridModel
+from statewise.ops.backend import Ops
+
+# Kept in float32 (float64 in double) whatever the model's dtype: the decay is exponential in them.
+_ALWAYS_WIDE = ("A_log", "D", "dt_bias")
+# Released files say `backbone.`; transformers 5 says `model.` for Nemotron-H.
+_PREFIX = re.compile(r"^(backbone|model)\.")
+# Extra heads for speculative decoding that some Nemotron-H releases carry. Not part of the model proper.
+_IGNORED = ("mtp.",)
+
+
+def load_model(folder: Path, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device) -> HybridModel:
+    """The model with its weights, in ``dtype`` on ``device``, ready for inference.
+
+    Raises WeightsError that lists every missing, unexpected and wrongly shaped weight; CheckpointError for a file
+    that is missing, truncated or not a safetensors file.
+    """
+    with torch.device("meta"):
+        model = HybridModel(config, ops)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    if config.tie_embeddings:
+        del expected["lm_head.weight"]
+    files = _files(folder)
+    _check(folder, expected, _shapes(files, config))
+
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        with _open(file) as tensors:
+            for key in tensors.keys():  # noqa: SIM118, a safetensors handle is no mapping
+                name = _PREFIX.sub("", key)
+                if name in expected:
+                    wide = name.rpartition(".")[2] in _ALWAYS_WIDE
+                    to = torch.promote_types(dtype, torch.float32) if wide else dtype
+                    weights[name] = tensors.get_tensor(key).to(device=device, dtype=to)
+    if config.tie_embeddings:
+        weights["lm_head.weight"] = weights["embeddings.weight"]
+    model.load_state_dict(weights, assign=True)
+    return model.requires_grad_(False).eval()
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files that the index names, or all safetensors files of a folder without an index."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"{index} cannot be read: {error!r}") from error
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise CheckpointError(f"{folder} lacks {', '.join(missing)}, which {index.name} names")
+        return [folder / name for name in names]
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise CheckpointError(f"{folder} has no *.safetensors file")
+    return files
+
+
+@contextmanager
+def _open(file: Path) -> Iterator[Any]:
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            yield tensors
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file} cannot be read, it may be truncated: {error}") from error
+
+
+def _shapes(files: list[Path], config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every weight in the files, by our names; nothing is loaded."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        with _open(file) as tensors:
+            for key in tensors.keys():  # noqa: SIM118
+                name = _PREFIX.sub("", key)
+                if name.startswith(_IGNORED) or (config.tie_embeddings and name == "lm_head.weight"):
+                    continue
+                if name in shapes:
+                    raise WeightsError(f"{file}: weight {key} is in an earlier file too")
+                shapes[name] = tuple(tensors.get_slice(key).get_shape())
+    return shapes
+
+
+def _check(folder: Path, expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:
+    problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in found]
+    problems += [f"unexpected {name} {shape}" for name, shape in found.items() if name not in expected]
+    problems += [
+        f"{name} has shape {found[name]}, expected {shape}"
+        for name, shape in expected.items()
+        if found.get(name, shape) != shape
+    ]
+    if problems:
+        listed = "\n  ".join(problems)
+        raise WeightsError(f"{folder}: {len(problems)} weights do not fit the config\n  {listed}")
