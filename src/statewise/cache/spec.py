@@ -114,6 +114,11 @@ class KVSpec:
         """Bytes of one block, all layers, keys and values."""
         return _bytes(self.pool_shape(1), self.dtype)
 
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one token's keys and values, all layers."""
+        return self.bytes_per_block // self.block_size
+
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold ``tokens`` tokens of one request; 0 for a model without attention."""
         return -(-tokens // self.block_size) if self.layers else 0

@@ -1,0 +1,111 @@
+"""The engine: a step is schedule, run, sample, collect. It speaks tokens; `LLM` adds folders, text and prompts."""
+
+import secrets
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from statewise.config import EngineConfig
+from statewise.engine.plan import Plan
+from statewise.engine.request import Phase, Request, SamplingParams
+from statewise.engine.runner import Counters, Runner
+from statewise.engine.sampler import sample, top_logprobs, uniform
+from statewise.engine.scheduler import Scheduler
+from statewise.engine.text import Decoder, TextStream
+from statewise.errors import RequestError
+from statewise.models.hybrid import HybridModel
+
+
+class Engine:
+    """Continuous batching over one model. Not thread-safe: one caller submits, steps and aborts."""
+
+    def __init__(self, model: HybridModel, plan: Plan, config: EngineConfig):
+        """Allocates what ``plan`` says. model: on the device of ``config``, its weights loaded."""
+        self.plan, self.config = plan, config
+        self.eos = frozenset(model.config.eos_token_ids)
+        self.vocab_size = model.config.vocab_size
+        self.scheduler = Scheduler(plan.slots, plan.blocks, plan.kv, config.max_batched_tokens)
+        self.runner = Runner(model, plan, torch.device(config.device), config.poison)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request waits or runs."""
+        return self.scheduler.has_work
+
+    @property
+    def counters(self) -> Counters:
+        """What has been done since the start."""
+        return self.runner.counters(self.scheduler.preemptions)
+
+    def submit(self, prompt: Sequence[int], params: SamplingParams, decoder: Decoder, index: int = 0) -> Request:
+        """Queue a request. Raises RequestError for a prompt that can never run; nothing is queued then."""
+        limit = self.plan.max_context
+        if not prompt:
+            raise RequestError("the prompt is empty, expected at least one token")
+        if limit is not None and len(prompt) >= limit:
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens, but a request has room for {limit}, one of them generated"
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
+            raise RequestError(f"the prompt has a token outside the vocabulary of {self.vocab_size}")
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        request = Request(index, tuple(prompt), params, seed, TextStream(decoder, params.stop))
+        self.scheduler.add(request)
+        return request
+
+    def abort(self, request: Request) -> None:
+        """End a request at once, with what it has generated. No effect on one that has finished."""
+        if request.phase is not Phase.FINISHED:
+            self._finish(request, "abort")
+
+    def step(self) -> list[Request]:
+        """Run one step. Returns the requests that got a token or ended."""
+        step = self.scheduler.schedule()
+        if not step.decode and not step.prefill:
+            return []
+        logits = self.runner.run(step)
+        sampled = self.scheduler.advance(step)
+        if sampled:
+            self._collect(sampled, logits)
+        if self.config.poison:
+            self.scheduler.check_integrity()
+        return sampled
+
+    def _collect(self, requests: list[Request], logits: Tensor) -> None:
+        """Give each request its token, and end those that are done. logits: (requests, V)."""
+        params = [request.params for request in requests]
+        uniforms = [uniform(request.seed, len(request.output)) for request in requests]
+        tokens = sample(logits, params, uniforms).tolist()
+        broken = logits.isnan().any(-1).tolist()
+        most = max(p.logprobs for p in params)
+        top = top_logprobs(logits, most) if most else []
+        for i, (request, token) in enumerate(zip(requests, tokens, strict=True)):
+            if broken[i]:
+                request.error = RequestError(f"the logits of output token {len(request.output)} are not numbers")
+                self._finish(request, "error")
+                continue
+            request.output.append(token)
+            if request.params.logprobs:
+                request.logprobs.append(top[i].first(request.params.logprobs))
+            reason = self._push(request, token)
+            if reason:
+                self._finish(request, reason)
+
+    def _push(self, request: Request, token: int) -> str | None:
+        """Extend the text by ``token``. Returns why the request ends with it, or None."""
+        params = request.params
+        if token in params.stop_token_ids or (token in self.eos and not params.ignore_eos):
+            return "stop"
+        request.text.push(token)
+        if request.text.stopped:
+            return "stop"
+        full = self.plan.max_context is not None and request.known >= self.plan.max_context
+        return "length" if full or len(request.output) >= params.max_tokens else None
+
+    def _finish(self, request: Request, reason: str) -> None:
+        self.scheduler.finish(request)
+        request.finish_reason = reason
+        request.text.finish()
+        if request.text.stopped and reason == "length":
+            request.finish_reason = "stop"

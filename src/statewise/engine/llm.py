@@ -1,0 +1,160 @@
+"""`LLM`: a checkpoint folder in, text out."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from statewise.config import EngineConfig
+from statewise.engine.core import Engine
+from statewise.engine.plan import make_plan
+from statewise.engine.request import Phase, Request, SamplingParams, TopLogprobs
+from statewise.engine.runner import Counters
+from statewise.engine.text import load_tokenizer
+from statewise.errors import ConfigError, RequestError
+from statewise.models.families import read_config
+from statewise.models.weights import load_model
+from statewise.ops.backend import resolve
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """What became of one prompt.
+
+    ``finish_reason``: "stop" (end of text, a stop token or string), "length", "abort", or "error" with ``error``
+    set and whatever was generated before it. ``token_ids`` include the token that ended the text; ``text`` does not.
+    """
+
+    index: int
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: str
+    error: RequestError | None = None
+    logprobs: tuple[TopLogprobs, ...] = ()
+    preemptions: int = 0
+
+
+@dataclass(frozen=True)
+class StreamPiece:
+    """The next piece of one prompt's text. The last piece of a prompt carries its whole ``output``."""
+
+    index: int
+    text: str
+    output: RequestOutput | None = None
+
+
+class LLM:
+    """Generates text with the model of a Hugging Face checkpoint folder.
+
+        llm = LLM("path/to/model", checkpoint_interval=16)
+        [output] = llm.generate(["2 + 2 ="], SamplingParams(temperature=0, max_tokens=8))
+
+    Raises CheckpointError for a folder that cannot be read, ConfigError for options that cannot work.
+    """
+
+    def __init__(
+        self, model: str | Path, config: EngineConfig | None = None, *, quiet: bool = False, **options: object
+    ):
+        """config, or its fields as keyword options; an unknown one is an error. quiet: do not print the plan to std."""
+        if config is not None and options:
+            raise ConfigError(f"both config and options are given: {', '.join(options)}")
+        config = EngineConfig.of(**options) if config is None else config
+        folder = Path(model)
+        self.model_config = read_config(folder)
+        self.plan = make_plan(self.model_config, config)
+        self.tokenizer = load_tokenizer(folder)
+        device = torch.device(config.device)
+        ops, _ = resolve(config.backend, device)
+        weights = load_model(folder, self.model_config, ops, self.plan.dtype, device)
+        self.engine = Engine(weights, self.plan, config)
+        if not quiet:
+            print(*self.plan.lines(), sep="\n", file=sys.stderr)
+
+    @property
+    def counters(self) -> Counters:
+        """Steps, tokens, state writes and bytes moved since the start."""
+        return self.engine.counters
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        on_finish: Callable[[RequestOutput], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Generate for every prompt, in one batch as wide as fits. Outputs in the order of the prompts.
+
+        prompts: text or token ids, one or several.  params: for all or one each; None: the defaults.
+        on_finish: called with each output as it ends. A prompt that cannot be served ends alone, with ``error`` set.
+        """
+        outputs: dict[int, RequestOutput] = {}
+        for piece in self.stream(prompts, params):
+            if piece.output is not None:
+                outputs[piece.index] = piece.output
+                if on_finish is not None:
+                    on_finish(piece.output)
+        return [outputs[i] for i in range(len(outputs))]
+
+    def stream(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> Iterator[StreamPiece]:
+        """Like `generate`, but yields text as it becomes final. Closing the iterator aborts what still runs.
+
+        A piece never holds half a character, nor text that may yet turn out to be a stop string.
+        """
+        listed = _as_list(prompts)
+        each = [params or SamplingParams()] * len(listed) if not isinstance(params, Sequence) else list(params)
+        if len(each) != len(listed):
+            raise ConfigError(f"{len(listed)} prompts are given with {len(each)} sampling parameters")
+        live: list[Request] = []
+        try:
+            for index, (prompt, wanted) in enumerate(zip(listed, each, strict=True)):
+                ids = tuple(self.tokenizer.encode(prompt).ids) if isinstance(prompt, str) else tuple(prompt)
+                try:
+                    live.append(self.engine.submit(ids, wanted, self.tokenizer, index))
+                except RequestError as error:
+                    yield StreamPiece(index, "", RequestOutput(index, ids, (), "", "error", error))
+            sent = dict.fromkeys(range(len(listed)), 0)
+            while self.engine.has_work:
+                for request in self.engine.step():
+                    done = request.phase is Phase.FINISHED
+                    upto = len(request.text.text) if done else request.text.settled
+                    piece = request.text.text[sent[request.index] : upto]
+                    sent[request.index] = upto
+                    if piece or done:
+                        yield StreamPiece(request.index, piece, _output(request) if done else None)
+        finally:
+            for request in live:
+                self.engine.abort(request)
+
+    def abort_all(self) -> None:
+        """End every request that waits or runs."""
+        scheduler = self.engine.scheduler
+        for request in [*scheduler.waiting, *scheduler.running]:
+            self.engine.abort(request)
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if prompts and all(isinstance(item, int) for item in prompts):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _output(request: Request) -> RequestOutput:
+    assert request.finish_reason is not None
+    return RequestOutput(
+        index=request.index,
+        prompt_token_ids=request.prompt,
+        token_ids=tuple(request.output),
+        text=request.text.text,
+        finish_reason=request.finish_reason,
+        error=request.error,
+        logprobs=tuple(request.logprobs),
+        preemptions=request.preemptions,
+    )

@@ -1,0 +1,138 @@
+"""The memory plan: how many requests and tokens the budget holds. Pure arithmetic; needs no weights and no device."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from statewise.cache.spec import KVSpec, MambaSpec
+from statewise.config import EngineConfig, ModelConfig, format_bytes
+from statewise.errors import ConfigError, MemoryBudgetError
+from statewise.models.hybrid import HybridModel
+from statewise.ops.backend import resolve
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be allocated, and why. Bytes planned are bytes allocated."""
+
+    mamba: MambaSpec
+    kv: KVSpec
+    slots: int
+    blocks: int
+    max_context: int | None  # tokens of one request; None: no limit
+    dtype: torch.dtype
+    weight_bytes: int
+    backend: str
+    backend_reason: str
+    wanted_slots: int
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of all slots."""
+        return self.slots * self.mamba.bytes_per_slot
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of all KV blocks."""
+        return self.blocks * self.kv.bytes_per_block
+
+    def lines(self) -> list[str]:
+        """The plan for people."""
+        mamba, kv, interval = self.mamba, self.kv, self.mamba.checkpoint_interval
+        writes = "every token (the plain step)" if interval == 1 else f"once in {interval} tokens"
+        name = str(mamba.state_dtype).removeprefix("torch.")
+        fewer = f", fewer than max_batch {self.wanted_slots}: the budget" if self.slots < self.wanted_slots else ""
+        lines = [
+            f"weights   {format_bytes(self.weight_bytes)} in {str(self.dtype).removeprefix('torch.')}",
+            f"slots     {self.slots} x {format_bytes(mamba.bytes_per_slot)} = {format_bytes(self.slot_bytes)}{fewer}",
+            f"state     {format_bytes(mamba.state_bytes)} a request in {name}, written {writes}",
+        ]
+        if kv.layers:
+            lines.append(
+                f"KV blocks {self.blocks} x {format_bytes(kv.bytes_per_block)} = {format_bytes(self.block_bytes)}, "
+                f"{kv.block_size} tokens each"
+            )
+        limit = "no limit" if self.max_context is None else f"{self.max_context} tokens a request"
+        return [*lines, f"context   {limit}", f"backend   {self.backend_reason}"]
+
+
+def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
+    """Split the budget between slots and KV blocks.
+
+    A request is taken to need its slot and the blocks of ``typical_length`` tokens; as many as fit, at most max_batch,
+    get a slot, and the rest of the budget goes to blocks, up to what max_batch requests of full length can use.
+    Raises MemoryBudgetError if one slot with one block does not fit, BackendError for a backend that cannot run.
+    """
+    dtype = _dtype(model, config)
+    mamba, kv = _mamba_spec(model, config, dtype), _kv_spec(model, config, dtype)
+    budget = config.memory_bytes
+    least = mamba.bytes_per_slot + kv.blocks_for(1) * kv.bytes_per_block
+    if budget < least:
+        raise MemoryBudgetError(
+            f"memory is {config.memory} ({budget} bytes), but one request needs at least {least} bytes "
+            f"({format_bytes(least)}): a slot of {mamba.bytes_per_slot} and {kv.blocks_for(1)} KV block"
+        )
+    longest = config.max_context or model.max_context
+    typical = min(config.typical_length, longest or config.typical_length)
+    per_request = mamba.bytes_per_slot + kv.blocks_for(typical) * kv.bytes_per_block
+    slots = max(1, min(config.max_batch, budget // per_request))
+    blocks = 0
+    if kv.layers:
+        usable = slots * kv.blocks_for(longest) if longest else math.inf
+        blocks = int(min((budget - slots * mamba.bytes_per_slot) // kv.bytes_per_block, usable))
+        longest = min(longest or blocks * kv.block_size, blocks * kv.block_size)
+    ops, reason = resolve(config.backend, _device(config))
+    with torch.device("meta"):
+        weights = HybridModel(model, ops)
+    return Plan(
+        mamba=mamba,
+        kv=kv,
+        slots=slots,
+        blocks=blocks,
+        max_context=longest,
+        dtype=dtype,
+        weight_bytes=sum(p.numel() for p in weights.parameters()) * dtype.itemsize,
+        backend=ops.name,
+        backend_reason=reason,
+        wanted_slots=config.max_batch,
+    )
+
+
+def _device(config: EngineConfig) -> torch.device:
+    try:
+        device = torch.device(config.device)
+    except RuntimeError as error:
+        raise ConfigError(f"device is {config.device!r}, expected a torch device such as cpu or cuda") from error
+    return device
+
+
+def _dtype(model: ModelConfig, config: EngineConfig) -> torch.dtype:
+    if config.dtype != "auto":
+        return getattr(torch, config.dtype)
+    return torch.float32 if _device(config).type == "cpu" else model.dtype
+
+
+def _mamba_spec(model: ModelConfig, config: EngineConfig, dtype: torch.dtype) -> MambaSpec:
+    return MambaSpec(
+        layers=model.count("mamba"),
+        heads=model.mamba.heads,
+        head_dim=model.mamba.head_dim,
+        groups=model.mamba.groups,
+        state_size=model.mamba.state_size,
+        conv_width=model.mamba.conv_width,
+        checkpoint_interval=config.checkpoint_interval,
+        state_dtype=getattr(torch, config.state_dtype),
+        activation_dtype=dtype,
+    )
+
+
+def _kv_spec(model: ModelConfig, config: EngineConfig, dtype: torch.dtype) -> KVSpec:
+    attention = model.attention
+    return KVSpec(
+        layers=model.count("attention"),
+        kv_heads=attention.kv_heads if attention else 1,
+        head_dim=attention.head_dim if attention else 1,
+        block_size=config.kv_block_size,
+        dtype=dtype,
+    )

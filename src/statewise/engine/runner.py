@@ -1,0 +1,96 @@
+"""Runs one step on the device. The only owner of the trackers; the only place with both requests and tensors."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from statewise.cache.mamba import MambaPool
+from statewise.cache.paged_kv import PagedKV
+from statewise.cache.window import advance, flushes
+from statewise.engine.plan import Plan
+from statewise.engine.request import Request
+from statewise.engine.scheduler import Step
+from statewise.layers.batch import Batch, Row, make_batch
+from statewise.models.hybrid import Caches, HybridModel
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What has been done since the start. A state write counts once, all layers together."""
+
+    steps: int
+    prefill_tokens: int
+    prefill_writes: int  # states written by prefill chunks
+    decode_rows: int  # decode tokens run
+    state_writes: int  # states written by decode rows
+    replayed_rows: int  # ring rows read by decode rows
+    kv_read_tokens: int  # tokens whose keys and values decode rows read
+    preemptions: int
+    state_bytes_moved: int  # by decode rows: states, rings, windows, trackers
+    kv_bytes_moved: int  # by decode rows
+
+
+class Runner:
+    """Model, caches and trackers on one device."""
+
+    def __init__(self, model: HybridModel, plan: Plan, device: torch.device, poison: bool):
+        self.model, self.plan, self.device = model, plan, device
+        self.caches = Caches(
+            MambaPool(plan.mamba, plan.slots, device, poison), PagedKV(plan.kv, plan.blocks, device, poison)
+        )
+        self._steps = self._prefill_tokens = self._prefill_writes = self._decode_rows = self._kv_read = 0
+        # On the device, so that counting never waits for it: states written, ring rows replayed.
+        self._counts = torch.zeros(2, dtype=torch.int64, device=device)
+
+    def run(self, step: Step) -> Tensor:
+        """Run a step. Returns the logits of the rows that get a token, (n, V): decode rows, then ended prefills."""
+        self.caches.mamba.forget(step.freed_slots)
+        self.caches.kv.forget(step.freed_blocks)
+        decode = [_row(request, 1) for request in step.decode]
+        prefill = [_row(request, count) for request, count in step.prefill]
+        batch = make_batch(decode, prefill, self.plan.kv.block_size, self.device)
+        with torch.inference_mode():
+            logits = self.model(batch, self.caches)
+            self._advance(batch)
+        self._steps += 1
+        self._prefill_tokens += sum(count for _, count in step.prefill)
+        self._prefill_writes += len(prefill)
+        self._decode_rows += len(decode)
+        self._kv_read += sum(row.start + 1 for row in decode)
+        return logits
+
+    def _advance(self, batch: Batch) -> None:
+        """Move the trackers, once a step for all layers. A prefilled slot has nothing pending."""
+        pool, own, window = self.caches.mamba, batch.decode_slots, self.plan.mamba.checkpoint_interval
+        start, pending = pool.ring_start[own], pool.pending[own]
+        self._counts += torch.stack([torch.as_tensor(flushes(pending, 1, window)).sum(), pending.sum()])
+        pool.ring_start[own], pool.pending[own] = advance(start, pending, 1, 1, window, self.plan.mamba.ring_rows)
+        pool.ring_start[batch.prefill_slots] = 0
+        pool.pending[batch.prefill_slots] = 0
+
+    def counters(self, preemptions: int) -> Counters:
+        """Everything counted so far; reads the device."""
+        writes, replayed = self._counts.tolist()
+        kv = self.plan.kv
+        return Counters(
+            steps=self._steps,
+            prefill_tokens=self._prefill_tokens,
+            prefill_writes=self._prefill_writes,
+            decode_rows=self._decode_rows,
+            state_writes=writes,
+            replayed_rows=replayed,
+            kv_read_tokens=self._kv_read,
+            preemptions=preemptions,
+            state_bytes_moved=self.plan.mamba.bytes_moved(
+                steps=self._decode_rows, state_writes=writes, replayed=replayed
+            ),
+            kv_bytes_moved=(self._kv_read + self._decode_rows) * kv.bytes_per_token,
+        )
+
+
+def _row(request: Request, count: int) -> Row:
+    assert request.slot is not None
+    tokens = request.tokens(request.computed, count)
+    last = request.computed + count == request.known
+    return Row(tokens, request.computed, request.slot, request.blocks, wants_logits=last)

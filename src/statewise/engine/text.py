@@ -1,0 +1,83 @@
+"""Text from tokens as they come: no half characters, and nothing that may yet turn out to be a stop string."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tokenizers import Tokenizer
+
+from statewise.errors import CheckpointError
+
+_UNFINISHED = "�"
+
+
+class Decoder(Protocol):
+    """What turns token ids into text."""
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str: ...
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint folder. Raises CheckpointError if ``tokenizer.json`` is missing or unreadable."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no tokenizer.json")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the Rust library raises bare Exception
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+class TextStream:
+    """The text of one request. ``push`` tokens; ``text`` grows; ``stopped`` once a stop string has appeared.
+
+    Decoding is incremental over a short tail, as in Hugging Face's text-generation-inference: a token's text can
+    depend on the token before it, so the tail since the last finished character is decoded with and without the
+    newcomers.
+    """
+
+    def __init__(self, decoder: Decoder, stop: Sequence[str] = ()):
+        self.text = ""
+        self.stopped = False
+        self._decoder = decoder
+        self._stop = tuple(stop)
+        self._tail: list[int] = []
+        self._done = 0  # how many tokens of the tail are already in the text
+
+    def push(self, token: int) -> None:
+        """Take one more token. No effect once stopped."""
+        if self.stopped:
+            return
+        self._tail.append(token)
+        before = self._decoder.decode(self._tail[: self._done])
+        now = self._decoder.decode(self._tail)
+        if len(now) > len(before) and not now.endswith(_UNFINISHED):
+            self._append(now[len(before) :])
+            self._tail = self._tail[self._done :]
+            self._done = len(self._tail)
+
+    def finish(self) -> None:
+        """No token follows: an unfinished character at the end becomes part of the text as it is."""
+        if not self.stopped and self._done < len(self._tail):
+            before = self._decoder.decode(self._tail[: self._done])
+            self._append(self._decoder.decode(self._tail)[len(before) :])
+            self._done = len(self._tail)
+
+    @property
+    def settled(self) -> int:
+        """How many characters no later token can take back: all but a suffix that may begin a stop string."""
+        if self.stopped:
+            return len(self.text)
+        longest = max((len(stop) for stop in self._stop), default=1) - 1
+        for length in range(min(longest, len(self.text)), 0, -1):
+            if any(stop.startswith(self.text[-length:]) for stop in self._stop):
+                return len(self.text) - length
+        return len(self.text)
+
+    def _append(self, piece: str) -> None:
+        reach = max((len(stop) for stop in self._stop), default=1) - 1
+        start = max(0, len(self.text) - reach)
+        self.text += piece
+        found = [at for stop in self._stop if (at := self.text.find(stop, start)) >= 0]
+        if found:
+            self.text, self.stopped = self.text[: min(found)], True
