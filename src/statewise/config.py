@@ -2,7 +2,8 @@
 
 import difflib
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 
@@ -79,34 +80,36 @@ class ModelConfig:
         return self.pattern.count(kind)
 
 
+def option(default: Any, meaning: str) -> Any:
+    """A dataclass field that also knows what it means: the command line builds its flag and its help from it."""
+    return field(default=default, metadata={"help": meaning})
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """How the engine runs. Every field is an option of `LLM` and of the command line."""
 
-    checkpoint_interval: int = 16
-    """W: most tokens between two writes of a state, 1 to 64; 1 is the plain step, which writes at every token."""
-    state_dtype: str = "float32"
-    """dtype of the SSM states: float32, float16, bfloat16, float64."""
-    dtype: str = "auto"
-    """dtype of weights and activations; auto: the checkpoint's on a GPU, float32 on a CPU."""
-    max_batch: int = 64
-    """most requests running at once."""
-    max_batched_tokens: int = 2048
-    """most tokens in one step, decode rows and prompt chunks together; at least max_batch."""
-    memory: int | str = "1GiB"
-    """memory budget of the caches (states and KV blocks), in bytes or like 512MiB, 80GiB."""
-    typical_length: int = 512
-    """tokens of a typical request; how the budget is split between state slots and KV blocks."""
-    max_context: int | None = None
-    """most tokens of one request, prompt and answer; default: the model's own limit, and what the budget holds."""
-    kv_block_size: int = 16
-    """tokens in one block of the attention layers' cache."""
-    backend: str = "auto"
-    """implementation of the ops: auto, torch, reference."""
-    device: str = "cpu"
-    """torch device, such as cpu or cuda."""
-    poison: bool = False
-    """debugging: fill unused and freed cache memory with NaN, and check the pools after every step."""
+    checkpoint_interval: int = option(
+        16, "tokens between two writes of a state, 1 to 64; 1 is the plain step, which writes at every token"
+    )
+    state_dtype: str = option("float32", "dtype of the SSM states: float32, float16, bfloat16, float64")
+    dtype: str = option("auto", "dtype of weights and activations; auto: the checkpoint's on a GPU, float32 on a CPU")
+    max_batch: int = option(64, "most requests running at once")
+    max_batched_tokens: int = option(2048, "most tokens in one step, decode rows and prompt chunks together")
+    memory: int | str = option("1GiB", "budget of the caches (states and KV blocks), in bytes or like 512MiB, 80GiB")
+    typical_length: int = option(
+        512, "tokens of a typical request: how the budget is split between state slots and KV blocks"
+    )
+    max_context: int | None = option(
+        None,
+        "most tokens of a request, prompt and answer; default: what the model and the budget allow",
+    )
+    kv_block_size: int = option(16, "tokens in one block of the attention layers' cache")
+    backend: str = option("auto", "implementation of the ops: auto, torch, reference")
+    device: str = option("cpu", "cpu or cuda")
+    poison: bool = option(
+        False, "debugging: fill unused and freed cache memory with NaN, check the pools after every step"
+    )
 
     def __post_init__(self) -> None:
         _expect_range("checkpoint_interval", self.checkpoint_interval, 1, MAX_CHECKPOINT_INTERVAL)
@@ -125,7 +128,7 @@ class EngineConfig:
         parse_bytes(self.memory)
 
     @classmethod
-    def of(cls, **options: object) -> "EngineConfig":
+    def of(cls, **options: Any) -> "EngineConfig":
         """Build from options. Raises ConfigError for an unknown one, naming the nearest."""
         known = [f.name for f in fields(cls)]
         for name in options:
@@ -133,7 +136,7 @@ class EngineConfig:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else f"; options are {', '.join(known)}"
                 raise ConfigError(f"unknown option {name!r}{hint}")
-        return cls(**options)  # type: ignore[arg-type]
+        return cls(**options)
 
     @property
     def memory_bytes(self) -> int:

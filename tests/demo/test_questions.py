@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from statewise.demo import questions
-from statewise.demo.questions import MAX_COUNT, main, word_problems, write_jsonl
-from statewise.demo.templates import GOODS, TEMPLATES, TREASURES, Dice, Question, calc, many, plural, solved
+from statewise.demo.questions import MAX_COUNT, main, word_problems
+from statewise.demo.templates import GOODS, TEMPLATES, TREASURES
+from statewise.demo.wording import Dice, calc, many, plural, solved
+from statewise.eval.questions import Question, read_questions, write_questions
 
 UNITS = ("mile", "hour", "week", "year", "cup", "page", "liter", "minute", "point")
 THINGS = ("child", "egg", "box", "basket", "leg", "tree", "hen", "duck", "cow", "goat", "pig", "horse", "bag")
@@ -151,16 +153,17 @@ def test_many_counts_in_english(count: int, noun: str, text: str) -> None:
 
 def test_a_jsonl_line_holds_one_problem(tmp_path: Path) -> None:
     wanted = [Question("Wie viele Äpfel? 🍎", "2 * 2 = <<2*2=4>>4\n#### 4"), *word_problems(3)]
-    write_jsonl(tmp_path / "q.jsonl", wanted)
+    write_questions(tmp_path / "q.jsonl", wanted)
     lines = (tmp_path / "q.jsonl").read_bytes().decode("utf-8").split("\n")
     assert lines.pop() == ""
     assert [json.loads(line) for line in lines] == [vars(problem) for problem in wanted]
     assert "Ä" in lines[0]
+    assert read_questions(tmp_path / "q.jsonl") == wanted
 
 
 def test_the_command_line_writes_the_same_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([str(tmp_path / "cli.jsonl"), "--count", "7", "--seed", "3"])
-    write_jsonl(tmp_path / "api.jsonl", word_problems(7, seed=3))
+    write_questions(tmp_path / "api.jsonl", word_problems(7, seed=3))
     assert (tmp_path / "cli.jsonl").read_bytes() == (tmp_path / "api.jsonl").read_bytes()
     assert "7 problems" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""Text as it comes: whole characters, no stop string shown early, and in the end what decoding everything at once gives."""
+"""Text as it comes: whole characters, no stop string shown early, in the end what decoding all at once gives."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

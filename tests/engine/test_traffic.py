@@ -79,7 +79,7 @@ def test_the_traffic_does_preempt():
 
 @pytest.mark.parametrize("interval", [1, 2, 3, 16])
 def test_state_writes_are_those_that_the_rule_predicts(interval):
-    """Counted by the engine, predicted by the closed form, and seen in the pool: a slot's state changes at no other step."""
+    """Counted by the engine, predicted by the closed form, seen in the pool: no other step changes a state."""
     crowd = engine(checkpoint_interval=interval, max_batched_tokens=16)
     prompts = random_prompts(7, seed=11)
     requests = [crowd.submit(p, greedy(max_tokens=5 + 9 * i), LETTERS, i) for i, p in enumerate(prompts)]

@@ -10,8 +10,6 @@ Names and shapes follow the `NemotronHForCausalLM` checkpoints on the Hugging Fa
 `x + mixer(norm(x))`, with the mixer given by the layer's letter in `hybrid_override_pattern`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -6,15 +6,14 @@ A question's answer is its worked solution, a step a line with the calculator an
 last line `#### N`. The problems themselves are in `templates`; here they are dealt into a list and written.
 """
 
-from __future__ import annotations
-
 import argparse
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from statewise.demo.templates import TEMPLATES, Dice, Question
+from statewise.demo.templates import TEMPLATES
+from statewise.demo.wording import Dice
+from statewise.eval.questions import Question, write_questions
 
 MAX_COUNT = 10_000  # the least varied template has over 10,000 wordings: redraws stay rare up to here
 
@@ -45,18 +44,6 @@ def _distinct_problems(dice: Dice) -> Iterator[Question]:
             yield problem
 
 
-def write_jsonl(path: Path, questions: Iterable[Question]) -> None:
-    """Writes one JSON object a line, with the keys `question` and `answer`, in UTF-8.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for problem in questions:
-            record = {"question": problem.question, "answer": problem.answer}
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: writes the problems and says how many."""
     parser = argparse.ArgumentParser(description="Write arithmetic word problems in GSM8K's form.")
@@ -66,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if not 0 <= options.count <= MAX_COUNT:
         parser.error(f"--count must be from 0 to {MAX_COUNT}, got {options.count}")
-    write_jsonl(options.out, word_problems(options.count, options.seed))
+    write_questions(options.out, word_problems(options.count, options.seed))
     print(f"wrote {options.count} problems to {options.out}")
 
 

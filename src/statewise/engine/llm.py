@@ -25,6 +25,7 @@ Prompt = str | Sequence[int]
 class RequestOutput:
     """What became of one prompt.
 
+    ``decode_runs``: decode steps since each admission; more than one after a preemption.
     ``finish_reason``: "stop" (end of text, a stop token or string), "length", "abort", or "error" with ``error``
     set and whatever was generated before it. ``token_ids`` include the token that ended the text; ``text`` does not.
     """
@@ -36,7 +37,7 @@ class RequestOutput:
     finish_reason: str
     error: RequestError | None = None
     logprobs: tuple[TopLogprobs, ...] = ()
-    preemptions: int = 0
+    decode_runs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class LLM:
         self.plan = make_plan(self.model_config, config)
         self.tokenizer = load_tokenizer(folder)
         device = torch.device(config.device)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("device is cuda, but torch sees no GPU here; possible: cpu")
         ops, _ = resolve(config.backend, device)
         weights = load_model(folder, self.model_config, ops, self.plan.dtype, device)
         self.engine = Engine(weights, self.plan, config)
@@ -156,5 +159,5 @@ def _output(request: Request) -> RequestOutput:
         finish_reason=request.finish_reason,
         error=request.error,
         logprobs=tuple(request.logprobs),
-        preemptions=request.preemptions,
+        decode_runs=tuple(request.decode_runs),
     )

@@ -37,24 +37,29 @@ class Plan:
         """Bytes of all KV blocks."""
         return self.blocks * self.kv.bytes_per_block
 
-    def lines(self) -> list[str]:
-        """The plan for people."""
+    def rows(self) -> list[tuple[str, str]]:
+        """The plan for people: (name, value)."""
         mamba, kv, interval = self.mamba, self.kv, self.mamba.checkpoint_interval
         writes = "every token (the plain step)" if interval == 1 else f"once in {interval} tokens"
-        name = str(mamba.state_dtype).removeprefix("torch.")
         fewer = f", fewer than max_batch {self.wanted_slots}: the budget" if self.slots < self.wanted_slots else ""
-        lines = [
-            f"weights   {format_bytes(self.weight_bytes)} in {str(self.dtype).removeprefix('torch.')}",
-            f"slots     {self.slots} x {format_bytes(mamba.bytes_per_slot)} = {format_bytes(self.slot_bytes)}{fewer}",
-            f"state     {format_bytes(mamba.state_bytes)} a request in {name}, written {writes}",
+        rows = [
+            ("weights", f"{format_bytes(self.weight_bytes)} in {_name(self.dtype)}"),
+            ("slots", f"{self.slots} x {format_bytes(mamba.bytes_per_slot)} = {format_bytes(self.slot_bytes)}{fewer}"),
+            ("state", f"{format_bytes(mamba.state_bytes)} a request in {_name(mamba.state_dtype)}, written {writes}"),
         ]
         if kv.layers:
-            lines.append(
-                f"KV blocks {self.blocks} x {format_bytes(kv.bytes_per_block)} = {format_bytes(self.block_bytes)}, "
-                f"{kv.block_size} tokens each"
-            )
+            each = f"{self.blocks} x {format_bytes(kv.bytes_per_block)} = {format_bytes(self.block_bytes)}"
+            rows.append(("KV blocks", f"{each}, {kv.block_size} tokens each"))
         limit = "no limit" if self.max_context is None else f"{self.max_context} tokens a request"
-        return [*lines, f"context   {limit}", f"backend   {self.backend_reason}"]
+        return [*rows, ("context", limit), ("backend", self.backend_reason)]
+
+    def lines(self) -> list[str]:
+        """The rows as lines of text."""
+        return [f"{name:10}{value}" for name, value in self.rows()]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
@@ -102,8 +107,10 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
 def _device(config: EngineConfig) -> torch.device:
     try:
         device = torch.device(config.device)
-    except RuntimeError as error:
-        raise ConfigError(f"device is {config.device!r}, expected a torch device such as cpu or cuda") from error
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device is {config.device!r}, expected cpu or cuda")
     return device
 
 

@@ -4,6 +4,7 @@ import enum
 import math
 from dataclasses import dataclass, field
 
+from statewise.config import option
 from statewise.engine.text import TextStream
 from statewise.errors import RequestError
 
@@ -15,26 +16,20 @@ class SamplingParams:
     Raises RequestError for a value out of range.
     """
 
-    max_tokens: int = 16
-    """most tokens to generate; fewer where the context ends."""
-    temperature: float = 1.0
-    """0 is greedy."""
-    top_k: int = 0
-    """keep the k likeliest tokens; 0 keeps all."""
-    top_p: float = 1.0
-    """keep the likeliest tokens that together reach this probability."""
-    min_p: float = 0.0
-    """keep tokens at least this likely, relative to the likeliest."""
-    seed: int | None = None
-    """the same seed gives the same tokens, whatever runs beside the request; None: a fresh one."""
-    stop: tuple[str, ...] = ()
-    """end before the first of these strings; it is not part of the text."""
-    stop_token_ids: tuple[int, ...] = ()
-    """end at one of these tokens, besides the model's own end of text."""
-    ignore_eos: bool = False
-    """go on past the model's end of text."""
-    logprobs: int = 0
-    """how many of the likeliest tokens to report at each position, with their log probabilities."""
+    max_tokens: int = option(16, "most tokens to generate; fewer where the context ends")
+    temperature: float = option(1.0, "0 is greedy")
+    top_k: int = option(0, "keep the k likeliest tokens; 0 keeps all")
+    top_p: float = option(1.0, "keep the likeliest tokens that together reach this probability")
+    min_p: float = option(0.0, "keep tokens at least this likely, relative to the likeliest")
+    seed: int | None = option(
+        None, "the same seed gives the same tokens, whatever runs beside it; default: a fresh one"
+    )
+    stop: tuple[str, ...] = option((), "end before the first of these strings; it is not part of the text")
+    stop_token_ids: tuple[int, ...] = option((), "end at one of these tokens, besides the model's own end of text")
+    ignore_eos: bool = option(False, "go on past the model's end of text")
+    logprobs: int = option(
+        0, "how many of the likeliest tokens to report at each position, with their log probabilities"
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -90,7 +85,7 @@ class Request:
     computed: int = 0  # tokens whose effect is in the slot
     slot: int | None = None
     blocks: list[int] = field(default_factory=list)
-    preemptions: int = 0
+    decode_runs: list[int] = field(default_factory=list)  # decode steps since each admission
     finish_reason: str | None = None  # "stop", "length", "abort" or "error"
     error: RequestError | None = None
 
@@ -98,6 +93,11 @@ class Request:
     def known(self) -> int:
         """Tokens of the prompt and of the output so far."""
         return len(self.prompt) + len(self.output)
+
+    @property
+    def preemptions(self) -> int:
+        """How often its state was thrown away, to be computed again."""
+        return max(0, len(self.decode_runs) - (self.phase is not Phase.WAITING))
 
     def tokens(self, start: int, count: int) -> list[int]:
         """The known tokens at positions start to start + count."""

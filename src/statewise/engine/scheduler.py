@@ -73,6 +73,7 @@ class Scheduler:
         sampled = list(step.decode)
         for request in step.decode:
             request.computed += 1
+            request.decode_runs[-1] += 1
         for request, count in step.prefill:
             request.computed += count
             if request.computed == request.known:
@@ -113,6 +114,7 @@ class Scheduler:
         [request.slot] = self.slots.allocate(request)
         request.blocks = self.blocks.allocate(request, self.kv.blocks_for(request.known))
         request.phase, request.computed = Phase.PREFILL, 0
+        request.decode_runs.append(0)
         self.running.append(request)
 
     def _take_chunk(self, request: Request, budget: int, step: Step) -> int:
@@ -139,7 +141,6 @@ class Scheduler:
         self.running.remove(request)
         self._release(request)
         request.phase, request.computed = Phase.WAITING, 0
-        request.preemptions += 1
         self.preemptions += 1
         self.waiting.appendleft(request)
 

@@ -1,0 +1,174 @@
+"""Answer the same questions with the plain step and with checkpointed decoding, and show what differs and what moved.
+
+Exit code 0 if every answer is the plain run's or leaves it at a near-tie, 1 if one differs by more, 2 for a mistake.
+"""
+
+import argparse
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from statewise import __version__
+from statewise.cli.options import add_engine_options, engine_config
+from statewise.config import format_bytes
+from statewise.errors import ConfigError
+from statewise.eval.compare import NEAR_TIE, Mode, run_mode
+from statewise.eval.questions import Question, read_questions
+
+SUMMARY = "plain against checkpointed on the same questions (the main job)"
+SHOWN_DIFFERENCES = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a Hugging Face checkpoint folder")
+    parser.add_argument("--questions", type=Path, required=True, metavar="FILE", help="JSON lines in GSM8K's form")
+    add_run_arguments(parser)
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `compare` and `demo` share."""
+    parser.add_argument("--limit", type=int, metavar="N", help="take the first N questions only")
+    parser.add_argument("--concurrency", type=int, default=50, metavar="N", help="requests at once (default 50)")
+    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens an answer (default 64)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    add_engine_options(parser, leave_out=("max_batch",))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    check_limit(arguments.limit)
+    return compare(arguments, arguments.model, read_questions(arguments.questions, arguments.limit))
+
+
+def check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit is {limit}, expected at least 1")
+
+
+def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Question], note: str = "") -> int:
+    """Run both modes and print. Returns the exit code."""
+    if arguments.checkpoint_interval == 1:
+        raise ConfigError("checkpoint_interval is 1, the plain step itself; expected 2 to 64")
+    err = Console(stderr=True)
+    prompts = [question.prompt for question in questions]
+    modes: list[Mode] = []
+    for interval in (1, arguments.checkpoint_interval):
+        config = engine_config(arguments, checkpoint_interval=interval, max_batch=arguments.concurrency)
+        name = "plain" if interval == 1 else "checkpointed"
+        with _progress(err) as progress:
+            bar = progress.add_task(f"{name:12}", total=len(prompts))
+            modes.append(
+                run_mode(
+                    model,
+                    config,
+                    prompts,
+                    arguments.max_tokens,
+                    plain=modes[0] if modes else None,
+                    on_finish=lambda _, p=progress, b=bar: p.advance(b),  # type: ignore[misc]
+                    on_start=lambda llm: None if modes else err.print("\n".join(llm.plan.lines()), highlight=False),
+                )
+            )
+    if arguments.json:
+        print(json.dumps(_report(model, arguments, modes), indent=2))
+    else:
+        _print(Console(), modes, arguments, note)
+    return 1 if any(mode.errors for mode in modes) else 0
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True)
+
+
+def _print(console: Console, modes: list[Mode], arguments: argparse.Namespace, note: str) -> None:
+    plain, other = modes
+    total = len(plain.outputs)
+    title = f"{total} questions, concurrency {arguments.concurrency}, {arguments.state_dtype} state"
+    table = Table(title=title, title_justify="left")
+    table.add_column("mode", no_wrap=True)
+    for column in ("identical", "state writes", "predicted", "bytes/token", "tokens/s", "wall"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for mode in modes:
+        table.add_row(
+            "plain" if mode is plain else f"checkpointed {mode.checkpoint_interval}",
+            f"{mode.identical}/{total}",
+            f"{mode.counters.state_writes:,}",
+            f"{mode.predicted_state_writes:,}",
+            format_bytes(mode.state_bytes_per_token),
+            f"{mode.tokens / mode.seconds:,.0f}",
+            f"{mode.seconds:.1f} s",
+        )
+    console.print(table)
+    for line in [*_findings(plain, other), *([note] if note else [])]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _findings(plain: Mode, other: Mode) -> list[str]:
+    """What the table says, in words, and every difference."""
+    fewer = plain.counters.state_writes / max(1, other.counters.state_writes)
+    bytes_share = other.state_bytes_per_token / max(1.0, plain.state_bytes_per_token)
+    lines = [
+        f"One state write where plain makes {fewer:.1f}, and {bytes_share:.0%} of the bytes of state, rings and windows. "
+        f"While the answers agree, their log probabilities differ by {other.largest_drift:.1e} at most."
+    ]
+    for mode in (plain, other):
+        if mode.counters.state_writes != mode.predicted_state_writes:
+            lines.append(f"ERROR: {mode.name} wrote {mode.counters.state_writes} states, the rule predicts otherwise.")
+    if plain.refused:
+        first = next(output for output in plain.outputs if output.error)
+        lines.append(f"{plain.refused} questions could not be served; question {first.index + 1}: {first.error}")
+    for difference in other.differences[:SHOWN_DIFFERENCES]:
+        kind = "near-tie" if difference.near_tie else "ERROR"
+        lines.append(
+            f"{kind}: question {difference.question + 1} differs from token {difference.position} on: "
+            f"{difference.plain_token} became {difference.token}; the two best logits are {difference.gap:.2e} apart"
+        )
+    if len(other.differences) > SHOWN_DIFFERENCES:
+        lines.append(f"... and {len(other.differences) - SHOWN_DIFFERENCES} more; --json lists all")
+    return lines
+
+
+def _report(model: str, arguments: argparse.Namespace, modes: list[Mode]) -> dict[str, object]:
+    options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
+    return {
+        "statewise": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "model": str(model),
+        "options": options,
+        "near_tie_below": NEAR_TIE,
+        "modes": [_mode_report(mode) for mode in modes],
+    }
+
+
+def _mode_report(mode: Mode) -> dict[str, object]:
+    answers = [
+        {"text": o.text, "finish_reason": o.finish_reason, "error": o.error and str(o.error)} for o in mode.outputs
+    ]
+    return {
+        "mode": mode.name,
+        "checkpoint_interval": mode.checkpoint_interval,
+        "questions": len(mode.outputs),
+        "refused": mode.refused,
+        "identical": mode.identical,
+        "near_ties": len(mode.differences) - mode.errors,
+        "errors": mode.errors,
+        "largest_logprob_drift": mode.largest_drift,
+        "state_writes": mode.counters.state_writes,
+        "predicted_state_writes": mode.predicted_state_writes,
+        "state_bytes_per_token": mode.state_bytes_per_token,
+        "kv_bytes_per_token": mode.counters.kv_bytes_moved / max(1, mode.counters.decode_rows),
+        "tokens": mode.tokens,
+        "tokens_per_second": mode.tokens / mode.seconds,
+        "wall_seconds": mode.seconds,
+        "counters": asdict(mode.counters),
+        "differences": [asdict(difference) for difference in mode.differences],
+        "answers": answers,
+    }

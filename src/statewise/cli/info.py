@@ -1,0 +1,61 @@
+"""Show what a model is, what its caches cost, how many requests fit, and every choice made. Needs no weights."""
+
+import argparse
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from statewise.cache.window import predicted_replays
+from statewise.cli.options import add_engine_options, engine_config
+from statewise.config import ModelConfig, format_bytes
+from statewise.engine.plan import Plan, make_plan
+from statewise.models.families import read_config
+
+SUMMARY = "the memory plan of a model, and each resolved choice"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a Hugging Face checkpoint folder; config.json is enough")
+    add_engine_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    model = read_config(Path(arguments.model))
+    plan = make_plan(model, engine_config(arguments))
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in [*_model_rows(model), *plan.rows(), *_traffic_rows(plan)]:
+        table.add_row(name, value)
+    Console().print(table, highlight=False)
+    return 0
+
+
+def _model_rows(model: ModelConfig) -> list[tuple[str, str]]:
+    mamba, attention = model.mamba, model.attention
+    letters = {"mamba": "M", "attention": "*", "mlp": "-"}
+    runs = [(letters[kind], len(list(same))) for kind, same in groupby(model.pattern)]
+    pattern = "".join(letter if count == 1 else f"{letter}{count}" for letter, count in runs)
+    rows = [
+        ("architecture", model.architecture),
+        ("layers", f"{len(model.pattern)}: {pattern}   (M Mamba-2, * attention, - MLP)"),
+        (
+            "Mamba-2",
+            f"{mamba.heads} heads x {mamba.head_dim}, state {mamba.state_size}, {mamba.groups} groups, "
+            f"convolution {mamba.conv_width}",
+        ),
+    ]
+    if attention:
+        heads = f"{attention.heads} heads x {attention.head_dim}, {attention.kv_heads} KV heads, no position encoding"
+        rows.append(("attention", heads))
+    return rows
+
+
+def _traffic_rows(plan: Plan) -> list[tuple[str, str]]:
+    """State bytes a token in the steady state: over one interval, after the first."""
+    mamba, interval = plan.mamba, plan.mamba.checkpoint_interval
+    replayed = predicted_replays(2 * interval, interval) - predicted_replays(interval, interval)
+    writes = interval if interval == 1 else 1
+    moved = mamba.bytes_moved(steps=interval, state_writes=writes, replayed=replayed) / interval
+    plain = 2 * mamba.state_bytes + 2 * mamba.conv_window_bytes
+    return [("state traffic", f"{format_bytes(moved)} a token and request; the plain step moves {format_bytes(plain)}")]

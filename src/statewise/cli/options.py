@@ -1,0 +1,54 @@
+"""Flags from dataclass fields: every option of the engine and of sampling is a flag with the same name and default."""
+
+import argparse
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+from statewise.config import EngineConfig
+from statewise.engine.request import SamplingParams
+
+_TYPES = {"int": int, "float": float, "str": str, "int | str": str, "int | None": int}
+
+
+def add_engine_options(parser: argparse.ArgumentParser, leave_out: tuple[str, ...] = ()) -> None:
+    """One flag a field of EngineConfig."""
+    _add(parser.add_argument_group("engine options"), EngineConfig, leave_out)
+
+
+def engine_config(arguments: argparse.Namespace, **fixed: Any) -> EngineConfig:
+    """The EngineConfig that the flags ask for; ``fixed`` wins."""
+    return EngineConfig(**(_given(arguments, EngineConfig) | fixed))
+
+
+def add_sampling_options(parser: argparse.ArgumentParser, leave_out: tuple[str, ...] = ()) -> None:
+    """One flag a field of SamplingParams."""
+    _add(parser.add_argument_group("sampling options"), SamplingParams, leave_out)
+
+
+def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
+    """The SamplingParams that the flags ask for."""
+    return SamplingParams(**_given(arguments, SamplingParams))
+
+
+def _add(group: Any, owner: type, leave_out: tuple[str, ...]) -> None:
+    for item in fields(owner):
+        if item.name not in leave_out:
+            group.add_argument("--" + item.name.replace("_", "-"), **_flag(item))
+
+
+def _flag(item: "Field[Any]") -> dict[str, Any]:
+    meaning, name = item.metadata["help"], str(getattr(item.type, "__name__", item.type))
+    if name == "bool":
+        return {"action": "store_true", "help": meaning}
+    if str(item.type).startswith("tuple"):
+        kind: Any = int if "int" in str(item.type) else str
+        return {"action": "append", "type": kind, "metavar": kind.__name__.upper(), "help": f"{meaning} (repeatable)"}
+    default = "" if item.default in (None, MISSING) else f" (default {item.default})"
+    kind = _TYPES[str(item.type) if name not in _TYPES else name]
+    return {"type": kind, "default": item.default, "metavar": kind.__name__.upper(), "help": meaning + default}
+
+
+def _given(arguments: argparse.Namespace, owner: type) -> dict[str, Any]:
+    """What the flags of ``owner`` say. A repeatable flag that was not given is left to its default."""
+    values = {item.name: getattr(arguments, item.name) for item in fields(owner) if hasattr(arguments, item.name)}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None}

@@ -1,0 +1,1 @@
+"""Evaluations: leaves that drive the engine and judge what it says."""
