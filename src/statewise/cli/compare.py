@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -37,7 +38,13 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="take the first N questions only")
     parser.add_argument("--concurrency", type=int, default=50, metavar="N", help="requests at once (default 50)")
     parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens an answer (default 64)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write the results as one JSON object to FILE; without FILE, print it instead of the table",
+    )
     add_engine_options(parser, leave_out=("max_batch",))
 
 
@@ -74,9 +81,12 @@ def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Quest
                     on_start=lambda llm: None if modes else err.print("\n".join(llm.plan.lines()), highlight=False),
                 )
             )
-    if arguments.json:
-        print(json.dumps(_report(model, arguments, modes), indent=2))
+    report = json.dumps(_report(model, arguments, modes), indent=2)
+    if arguments.json == "-":
+        print(report)
     else:
+        if arguments.json:
+            Path(arguments.json).write_text(report + "\n", encoding="utf-8")
         _print(Console(), modes, arguments, note)
     return 1 if any(mode.errors for mode in modes) else 0
 
@@ -90,9 +100,16 @@ def _print(console: Console, modes: list[Mode], arguments: argparse.Namespace, n
     plain, other = modes
     total = len(plain.outputs)
     title = f"{total} questions, concurrency {arguments.concurrency}, {arguments.state_dtype} state"
-    table = Table(title=title, title_justify="left")
-    table.add_column("mode", no_wrap=True)
-    for column in ("identical", "state writes", "predicted", "bytes/token", "tokens/s", "wall"):
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("\nmode", no_wrap=True)
+    for column in (
+        "identical\nanswers",
+        "state\nwrites",
+        "rule\npredicts",
+        "bytes\n/token",
+        "tokens\n/s",
+        "wall\ntime",
+    ):
         table.add_column(column, justify="right", no_wrap=True)
     for mode in modes:
         table.add_row(
@@ -114,7 +131,8 @@ def _findings(plain: Mode, other: Mode) -> list[str]:
     fewer = plain.counters.state_writes / max(1, other.counters.state_writes)
     bytes_share = other.state_bytes_per_token / max(1.0, plain.state_bytes_per_token)
     lines = [
-        f"One state write where plain makes {fewer:.1f}, and {bytes_share:.0%} of the bytes of state, rings and windows. "
+        f"One state write where plain makes {fewer:.1f}, and {bytes_share:.0%} of the bytes of states, rings and "
+        "windows. "
         f"While the answers agree, their log probabilities differ by {other.largest_drift:.1e} at most."
     ]
     for mode in (plain, other):

@@ -1,0 +1,185 @@
+"""What bad input gets: one line that names what was given and what is possible, exit code 2, no traceback."""
+
+import json
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from statewise.cli import main
+
+
+def refused(capsys, *arguments, lines=1):
+    """Run a command that must fail as a user's mistake. Returns its message."""
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    assert code == 2
+    assert "Traceback" not in captured.err
+    message = captured.err.strip().splitlines()
+    assert len(message) == lines, message
+    assert message[0].startswith("statewise: error: ")
+    return captured.err
+
+
+def change_config(folder, **values):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_a_missing_folder(capsys, tmp_path):
+    message = refused(capsys, "generate", tmp_path / "nothing", "-p", "hi")
+    assert f"model folder {tmp_path / 'nothing'} does not exist" in message
+
+
+def test_a_folder_without_a_config(capsys, tmp_path):
+    assert "has no config.json; expected a Hugging Face" in refused(capsys, "info", tmp_path)
+
+
+def test_a_config_that_is_not_json(capsys, broken):
+    (broken / "config.json").write_text("{")
+    assert "config.json cannot be read as JSON" in refused(capsys, "info", broken)
+
+
+def test_an_unsupported_family(capsys, broken):
+    change_config(broken, architectures=["LlamaForCausalLM"])
+    message = refused(capsys, "info", broken)
+    assert "family LlamaForCausalLM is not supported; supported are Mamba2ForCausalLM, NemotronHForCausalLM" in message
+
+
+def test_experts_are_not_supported_yet(capsys, broken):
+    change_config(broken, hybrid_override_pattern="M-ME")
+    message = refused(capsys, "info", broken)
+    assert "layer 3 is of kind 'moe'; supported are mamba, attention and mlp" in message
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"n_groups": 3}, "8 Mamba heads do not divide into 3 groups"),
+        ({"hidden_size": 0}, "hidden_size is 0, expected a positive whole number"),
+        ({"time_step_limit": [0]}, "time_step_limit is [0], expected two numbers"),
+        ({"mlp_hidden_act": "gelu"}, "mlp_hidden_act is 'gelu', supported is 'relu2'"),
+        ({"torch_dtype": "float8"}, "dtype is 'float8', supported are float32, bfloat16 and float16"),
+    ],
+)
+def test_an_impossible_config(capsys, broken, values, message):
+    path = broken / "config.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "dtype"} | values))
+    assert message in refused(capsys, "info", broken)
+
+
+def test_a_missing_and_a_damaged_tokenizer(capsys, broken):
+    (broken / "tokenizer.json").write_text("no")
+    assert "tokenizer.json cannot be read" in refused(capsys, "generate", broken, "-p", "hi")
+    (broken / "tokenizer.json").unlink()
+    assert f"{broken} has no tokenizer.json" in refused(capsys, "generate", broken, "-p", "hi")
+
+
+def test_a_truncated_weights_file(capsys, broken):
+    path = broken / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+    assert "model.safetensors cannot be read, it may be truncated" in refused(capsys, "generate", broken, "-p", "hi")
+    path.unlink()
+    assert f"{broken} has no *.safetensors file" in refused(capsys, "generate", broken, "-p", "hi")
+
+
+def test_all_weights_that_do_not_fit_are_listed(capsys, broken):
+    path = broken / "model.safetensors"
+    weights = load_file(path)
+    del weights["backbone.layers.0.mixer.D"]
+    weights["backbone.layers.0.mixer.E"] = weights["lm_head.weight"].clone()
+    weights["backbone.norm_f.weight"] = weights["backbone.norm_f.weight"][:5].clone()
+    save_file(weights, path)
+    message = refused(capsys, "generate", broken, "-p", "hi", lines=4)
+    assert "3 weights do not fit the config" in message
+    assert "missing layers.0.mixer.D (8,)" in message
+    assert "unexpected layers.0.mixer.E (264, 128)" in message
+    assert "norm_f.weight has shape (5,), expected (128,)" in message
+
+
+def test_a_shard_that_the_index_names_is_missing(capsys, broken):
+    index = {"weight_map": {"lm_head.weight": "model-2.safetensors"}}
+    (broken / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "lacks model-2.safetensors, which" in refused(capsys, "generate", broken, "-p", "hi")
+
+
+@pytest.mark.parametrize("interval", [0, 10_000])
+def test_an_impossible_interval(capsys, demo_folder, interval):
+    message = refused(capsys, "generate", demo_folder, "-p", "hi", "--checkpoint-interval", interval)
+    assert f"checkpoint_interval is {interval}, expected a whole number, 1 to 64" in message
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--memory", "100KiB"), "memory is 100KiB (102400 bytes), but one request needs at least 508072 bytes"),
+        (("--memory", "lots"), "memory is 'lots', expected bytes or a size like 512MiB"),
+        (("--memory", "0"), "memory is '0', expected more than zero bytes"),
+        (("--state-dtype", "int8"), "state_dtype is 'int8', expected one of float32"),
+        (("--backend", "triton"), "backend 'triton' cannot run here; possible: auto; torch"),
+        (("--device", "tpu9"), "device is 'tpu9', expected cpu or cuda"),
+        (("--max-batched-tokens", "10"), "max_batched_tokens is 10, expected at least max_batch = 64"),
+        (("--max-batch", "0"), "max_batch is 0, expected a whole number, at least 1"),
+        (("--temperature", "-1"), "temperature is -1.0, expected 0 (greedy) or more"),
+    ],
+)
+def test_impossible_options(capsys, demo_folder, flags, message):
+    assert message in refused(capsys, "generate", demo_folder, "-p", "hi", *flags)
+
+
+def test_an_empty_prompt(capsys, demo_folder):
+    assert "the prompt is empty" in refused(capsys, "generate", demo_folder, "-q", "-p", "")
+
+
+def test_a_prompt_longer_than_the_context(capsys, demo_folder):
+    message = refused(capsys, "generate", demo_folder, "-q", "-p", "x" * 5000)
+    assert "the prompt has 5000 tokens, but a request has room for 4096, one of them generated" in message
+
+
+def test_a_prompt_longer_than_memory(capsys, demo_folder):
+    message = refused(capsys, "generate", demo_folder, "-q", "--memory", "2MiB", "-p", "x" * 2000)
+    assert "the prompt has 2000 tokens, but a request has room for" in message
+
+
+def test_one_bad_prompt_ends_alone(capsys, demo_folder):
+    code = main(["generate", str(demo_folder), "-q", "--temperature", "0", "-p", "one", "-p", "", "-p", "three"])
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.err == "statewise: error: prompt 2: the prompt is empty, expected at least one token\n"
+    texts = [part.partition("\n")[2] for part in captured.out.split("--- ")[1:]]
+    assert [bool(text.strip()) for text in texts] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read"),
+        ("", "holds no questions"),
+        ('{"question": "a", "answer": "b"}\n{"question": 3}\n', "line 2 holds"),
+        ("not json\n", "line 1 is not JSON"),
+        ("[1]\n", "line 1 holds '[1]'"),
+    ],
+)
+def test_a_bad_questions_file(capsys, demo_folder, tmp_path, text, message):
+    path = tmp_path / "q.jsonl"
+    if text is not None:
+        path.write_text(text)
+    assert message in refused(capsys, "compare", demo_folder, "--questions", path)
+
+
+def test_comparing_plain_with_itself(capsys, demo_folder):
+    message = refused(capsys, "demo", "--limit", "2", "--checkpoint-interval", "1")
+    assert "checkpoint_interval is 1, the plain step itself; expected 2 to 64" in message
+
+
+@pytest.mark.parametrize("limit", ["0", "-3", "99999"])
+def test_an_impossible_limit(capsys, limit):
+    assert f"limit is {limit}, expected at" in refused(capsys, "demo", "--limit", limit)
+
+
+@pytest.mark.parametrize("arguments", [["generate"], ["fly"], [], ["demo", "--wings"], ["demo", "--limit", "x"]])
+def test_wrong_usage_is_one_line_that_points_to_help(capsys, arguments):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert "--help" in error

@@ -1,0 +1,92 @@
+"""The commands do what they say: same tokens in both modes, predicted writes, a stream that equals the text."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from statewise.cli import COMMANDS, main
+from statewise.demo.questions import word_problems
+from statewise.engine.llm import LLM
+from statewise.engine.request import SamplingParams
+from statewise.eval.questions import write_questions
+
+
+def test_demo_prints_a_table_that_says_the_answers_are_the_same(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    report_file = tmp_path / "report.json"
+    assert main(["demo", "--limit", "6", "--max-tokens", "40", "--json", str(report_file)]) == 0
+    captured = capsys.readouterr()
+    assert "6/6" in captured.out
+    assert "untrained" in captured.out
+    assert "slots     50 x" in captured.err
+    plain, checkpointed = json.loads(report_file.read_text())["modes"]
+    assert plain["state_writes"] == plain["predicted_state_writes"] == plain["counters"]["decode_rows"]
+    assert checkpointed["state_writes"] == checkpointed["predicted_state_writes"] < plain["state_writes"] / 16
+    assert checkpointed["state_bytes_per_token"] < plain["state_bytes_per_token"]
+    assert plain["answers"] == checkpointed["answers"]
+    for number in (f"{plain['state_writes']:,}", f"{checkpointed['state_writes']:,}"):
+        assert number in captured.out
+
+
+def test_demo_keeps_what_it_made_for_the_other_commands(capsys, tmp_path):
+    assert main(["demo", "--limit", "2", "--max-tokens", "4", "--keep", str(tmp_path / "m"), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    questions = str(tmp_path / "m" / "questions.jsonl")
+    flags = ["--questions", questions, "--max-tokens", "4", "--json", "--concurrency", "1"]
+    assert main(["compare", str(tmp_path / "m"), *flags]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert [m["answers"] for m in first["modes"]] == [m["answers"] for m in second["modes"]]
+
+
+def test_compare_goes_on_past_a_question_that_does_not_fit(capsys, demo_folder, tmp_path):
+    questions = word_problems(3)
+    path = tmp_path / "q.jsonl"
+    write_questions(path, [questions[0], type(questions[0])("x" * 5000, "#### 1"), questions[1]])
+    assert main(["compare", str(demo_folder), "--questions", str(path), "--max-tokens", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "1 questions could not be served; question 2: the prompt has" in out
+    assert "3/3" in out
+
+
+def test_generate_streams_what_the_api_returns(capsys, demo_folder):
+    flags = ["--temperature", "0.7", "--seed", "5", "--max-tokens", "30"]
+    assert main(["generate", str(demo_folder), "-p", "Two and two", *flags]) == 0
+    captured = capsys.readouterr()
+    params = SamplingParams(temperature=0.7, seed=5, max_tokens=30)
+    [output] = LLM(demo_folder, quiet=True).generate("Two and two", params)
+    assert captured.out == output.text + "\n"
+    assert "backend   torch" in captured.err
+
+
+def test_info_needs_no_weights(capsys, broken):
+    (broken / "model.safetensors").unlink()
+    (broken / "tokenizer.json").unlink()
+    assert main(["info", str(broken), "--memory", "8MiB", "--state-dtype", "bfloat16"]) == 0
+    out = capsys.readouterr().out
+    assert "M-M*-M-M*-M-" in out
+    assert "in bfloat16, written once in 16 tokens" in out
+    assert "fewer than max_batch 64: the budget" in out
+    assert "a token and request; the plain step moves" in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(capsys, command):
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    out = capsys.readouterr().out
+    assert "--checkpoint-interval" in out
+    assert "None" not in out
+
+
+@pytest.mark.gsm8k
+def test_gsm8k_test_questions(capsys, demo_folder):
+    """A few of GSM8K's own questions, every answer the same in both modes."""
+    path = Path(os.environ.get("GSM8K_DIR", "")) / "test.jsonl"
+    if not path.is_file():
+        pytest.skip("GSM8K's files are not here: set GSM8K_DIR to the folder that holds test.jsonl")
+    flags = ["--limit", "12", "--max-tokens", "24", "--json"]
+    assert main(["compare", str(demo_folder), "--questions", str(path), *flags]) == 0
+    modes = json.loads(capsys.readouterr().out)["modes"]
+    assert modes[1]["identical"] == 12

@@ -1,0 +1,108 @@
+"""`LLM` on the demo checkpoint: prompts in every form, streams, options, the plan."""
+
+import pytest
+import torch
+
+import statewise
+from statewise import LLM, EngineConfig, SamplingParams
+from statewise.engine.plan import make_plan
+from statewise.errors import ConfigError, RequestError
+from statewise.models.families import read_config
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def llm(demo_folder):
+    return LLM(demo_folder, quiet=True, max_batch=4, poison=True)
+
+
+def test_the_public_names():
+    assert statewise.__all__ == ["LLM", "EngineConfig", "RequestOutput", "SamplingParams", "StreamPiece", "errors"]
+
+
+def test_prompts_in_every_form(llm):
+    ids = tuple(b"2 + 2 =")
+    forms = ["2 + 2 =", ["2 + 2 ="], ids, list(ids), [ids], [list(ids)]]
+    outputs = [llm.generate(form, GREEDY) for form in forms]
+    assert all(len(output) == 1 for output in outputs)
+    assert len({output[0].token_ids for output in outputs}) == 1
+    assert llm.generate([], GREEDY) == []
+
+
+def test_each_prompt_may_have_its_own_parameters(llm):
+    outputs = llm.generate(["a", "b"], [GREEDY, SamplingParams(temperature=0, max_tokens=3)])
+    assert [len(output.token_ids) for output in outputs] == [12, 3]
+    with pytest.raises(ConfigError, match="2 prompts are given with 1 sampling parameters"):
+        llm.generate(["a", "b"], [GREEDY])
+
+
+def test_the_pieces_of_a_stream_make_the_text(llm):
+    pieces = {0: "", 1: "", 2: ""}
+    last = {}
+    for piece in llm.stream(["one", "", "three"], SamplingParams(temperature=0.9, seed=1, max_tokens=40)):
+        pieces[piece.index] += piece.text
+        if piece.output:
+            last[piece.index] = piece.output
+    assert set(last) == {0, 1, 2}
+    assert all(pieces[i] == last[i].text for i in last)
+    assert isinstance(last[1].error, RequestError)
+    assert last[1].finish_reason == "error"
+
+
+def test_a_stream_that_is_closed_frees_its_slots(llm):
+    stream = llm.stream(["one", "two", "three", "four", "five", "six"], SamplingParams(max_tokens=100))
+    for _, _ in zip(range(5), stream, strict=False):
+        pass
+    stream.close()
+    assert not llm.engine.has_work
+    assert llm.engine.scheduler.slots.free_count == llm.plan.slots
+
+
+def test_a_seed_gives_the_same_tokens_in_any_company(llm):
+    params = SamplingParams(seed=42, max_tokens=20)
+    [alone] = llm.generate("same", params)
+    crowd = llm.generate(["other", "same", "and", "others", "still"], params)
+    assert crowd[1].token_ids == alone.token_ids
+    assert len({output.token_ids for output in llm.generate(["same"] * 4, SamplingParams(max_tokens=20))}) > 1
+
+
+def test_unknown_options_are_errors(demo_folder):
+    with pytest.raises(ConfigError, match="unknown option 'checkpoint_intervall'; did you mean checkpoint_interval"):
+        LLM(demo_folder, checkpoint_intervall=8)
+    with pytest.raises(ConfigError, match="both config and options are given: max_batch"):
+        LLM(demo_folder, EngineConfig(), max_batch=8)
+
+
+def test_bytes_planned_equal_bytes_allocated(demo_folder):
+    for options in (
+        {},
+        {"checkpoint_interval": 1},
+        {"state_dtype": "float16", "kv_block_size": 64},
+        {"memory": "3MiB"},
+    ):
+        built = LLM(demo_folder, quiet=True, **options)
+        pools = built.engine.runner.caches
+        assert pools.mamba.nbytes == built.plan.slot_bytes
+        assert pools.kv.nbytes == built.plan.block_bytes
+        assert built.plan.slot_bytes + built.plan.block_bytes <= built.engine.config.memory_bytes
+        weights = sum(p.nbytes for p in built.engine.runner.model.parameters())
+        assert weights == built.plan.weight_bytes
+
+
+def test_the_smallest_budget_that_the_error_names_does_run(demo_folder):
+    model = read_config(demo_folder)
+    least = 508072
+    with pytest.raises(ConfigError, match=f"at least {least} bytes"):
+        make_plan(model, EngineConfig(memory=least - 1))
+    plan = make_plan(model, EngineConfig(memory=least))
+    assert (plan.slots, plan.blocks, plan.max_context) == (1, 1, 16)
+    [output] = LLM(demo_folder, quiet=True, memory=least).generate("abcdefgh", GREEDY)
+    assert (len(output.token_ids), output.finish_reason) == (8, "length")
+
+
+def test_a_gpu_that_is_not_there_is_an_error(demo_folder):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError, match="device is cuda, but torch sees no GPU here; possible: cpu"):
+        LLM(demo_folder, device="cuda")
