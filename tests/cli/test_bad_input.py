@@ -171,6 +171,23 @@ def test_comparing_plain_with_itself(capsys, demo_folder):
     assert "checkpoint_interval is 1, the plain step itself; expected 2 to 64" in message
 
 
+def test_places_that_cannot_be_written_are_told_before_the_work(capsys, demo_folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "which cannot be written: Not a directory" in refused(capsys, "demo", "--keep", tmp_path / "file" / "x")
+    message = refused(capsys, "demo", "--limit", "1", "--json", tmp_path / "none" / "x.json")
+    assert "which cannot be written: No such file or directory" in message
+
+
+def test_a_prompt_that_is_not_unicode(capsys, demo_folder):
+    assert "the prompt is not valid Unicode" in refused(capsys, "generate", demo_folder, "-q", "-p", "\udcff")
+
+
+def test_a_budget_larger_than_the_machine(capsys, demo_folder):
+    flags = ["--memory", "9000GiB", "--max-batch", "2000000", "--max-batched-tokens", "2000000"]
+    message = refused(capsys, "generate", demo_folder, "-p", "hi", *flags)
+    assert "memory is 9000GiB: with the weights the plan needs" in message
+
+
 @pytest.mark.parametrize("limit", ["0", "-3", "99999"])
 def test_an_impossible_limit(capsys, limit):
     assert f"limit is {limit}, expected at" in refused(capsys, "demo", "--limit", limit)

@@ -59,6 +59,18 @@ def test_a_stream_that_is_closed_frees_its_slots(llm):
     assert llm.engine.scheduler.slots.free_count == llm.plan.slots
 
 
+def test_two_streams_share_the_engine_and_keep_their_own_pieces(llm):
+    alone = llm.generate(["one", "two", "three"], GREEDY)
+    first, second = llm.stream(["one", "two"], GREEDY), llm.stream(["three"], GREEDY)
+    begun = [next(first)]
+    rest = list(second)
+    begun += list(first)
+    texts = ["".join(piece.text for piece in begun if piece.index == i) for i in (0, 1)]
+    assert texts == [alone[0].text, alone[1].text]
+    assert "".join(piece.text for piece in rest) == alone[2].text
+    assert not llm.engine.has_work
+
+
 def test_a_seed_gives_the_same_tokens_in_any_company(llm):
     params = SamplingParams(seed=42, max_tokens=20)
     [alone] = llm.generate("same", params)

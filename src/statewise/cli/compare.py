@@ -62,6 +62,8 @@ def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Quest
     """Run both modes and print. Returns the exit code."""
     if arguments.checkpoint_interval == 1:
         raise ConfigError("checkpoint_interval is 1, the plain step itself; expected 2 to 64")
+    if arguments.json not in (None, "-"):
+        _expect_writable(Path(arguments.json))
     err = Console(stderr=True)
     prompts = [question.prompt for question in questions]
     modes: list[Mode] = []
@@ -89,6 +91,14 @@ def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Quest
             Path(arguments.json).write_text(report + "\n", encoding="utf-8")
         _print(Console(), modes, arguments, note)
     return 1 if any(mode.errors for mode in modes) else 0
+
+
+def _expect_writable(path: Path) -> None:
+    """A report that cannot be written is told before the work, not after it."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"json is {path}, which cannot be written: {error.strerror}") from error
 
 
 def _progress(console: Console) -> Progress:

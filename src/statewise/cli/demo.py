@@ -33,6 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
     questions = word_problems(arguments.limit)
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.keep or Path(scratch)
-        write_demo_checkpoint(folder)
-        write_questions(folder / "questions.jsonl", questions)
+        try:
+            write_demo_checkpoint(folder)
+            write_questions(folder / "questions.jsonl", questions)
+        except OSError as error:
+            raise ConfigError(f"keep is {folder}, which cannot be written: {error.strerror}") from error
         return compare(arguments, str(folder), questions, NOTE)

@@ -1,5 +1,6 @@
 """`LLM`: a checkpoint folder in, text out."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from statewise.config import EngineConfig
+from statewise.config import EngineConfig, format_bytes
 from statewise.engine.core import Engine
-from statewise.engine.plan import make_plan
+from statewise.engine.plan import Plan, make_plan
 from statewise.engine.request import Phase, Request, SamplingParams, TopLogprobs
 from statewise.engine.runner import Counters
 from statewise.engine.text import load_tokenizer
-from statewise.errors import ConfigError, RequestError
+from statewise.errors import ConfigError, MemoryBudgetError, RequestError
 from statewise.models.families import read_config
 from statewise.models.weights import load_model
 from statewise.ops.backend import resolve
@@ -70,8 +71,10 @@ class LLM:
         self.plan = make_plan(self.model_config, config)
         self.tokenizer = load_tokenizer(folder)
         device = torch.device(config.device)
+        self._news: dict[Request, dict[Request, None]] = {}
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError("device is cuda, but torch sees no GPU here; possible: cpu")
+        _expect_room(self.plan, config, device)
         ops, _ = resolve(config.backend, device)
         weights = load_model(folder, self.model_config, ops, self.plan.dtype, device)
         self.engine = Engine(weights, self.plan, config)
@@ -107,38 +110,68 @@ class LLM:
     ) -> Iterator[StreamPiece]:
         """Like `generate`, but yields text as it becomes final. Closing the iterator aborts what still runs.
 
-        A piece never holds half a character, nor text that may yet turn out to be a stop string.
+        A piece never holds half a character, nor text that may yet turn out to be a stop string. Several streams of one
+        LLM may be open at once; their requests share its batches.
         """
         listed = _as_list(prompts)
         each = [params or SamplingParams()] * len(listed) if not isinstance(params, Sequence) else list(params)
         if len(each) != len(listed):
             raise ConfigError(f"{len(listed)} prompts are given with {len(each)} sampling parameters")
-        live: list[Request] = []
+        return self._stream(listed, each)
+
+    def _stream(self, prompts: list[Prompt], params: list[SamplingParams]) -> Iterator[StreamPiece]:
+        sent: dict[Request, int] = {}  # characters yielded, of the requests of this stream that have not ended
+        news: dict[Request, None] = {}  # those that have changed; another stream's steps may add to it
         try:
-            for index, (prompt, wanted) in enumerate(zip(listed, each, strict=True)):
-                ids = tuple(self.tokenizer.encode(prompt).ids) if isinstance(prompt, str) else tuple(prompt)
+            for index, (prompt, wanted) in enumerate(zip(prompts, params, strict=True)):
+                ids: tuple[int, ...] = ()
                 try:
-                    live.append(self.engine.submit(ids, wanted, self.tokenizer, index))
+                    ids = self._encode(prompt)
+                    request = self.engine.submit(ids, wanted, self.tokenizer, index)
+                    sent[request], self._news[request] = 0, news
                 except RequestError as error:
                     yield StreamPiece(index, "", RequestOutput(index, ids, (), "", "error", error))
-            sent = dict.fromkeys(range(len(listed)), 0)
-            while self.engine.has_work:
-                for request in self.engine.step():
+            while sent:
+                if not news:
+                    for request in self.engine.step():
+                        self._news[request][request] = None
+                while news:
+                    request = next(iter(news))
+                    del news[request]
                     done = request.phase is Phase.FINISHED
                     upto = len(request.text.text) if done else request.text.settled
-                    piece = request.text.text[sent[request.index] : upto]
-                    sent[request.index] = upto
+                    piece, sent[request] = request.text.text[sent[request] : upto], upto
+                    if done:
+                        del sent[request], self._news[request]
                     if piece or done:
                         yield StreamPiece(request.index, piece, _output(request) if done else None)
         finally:
-            for request in live:
+            for request in sent:
                 self.engine.abort(request)
+                del self._news[request]
 
-    def abort_all(self) -> None:
-        """End every request that waits or runs."""
-        scheduler = self.engine.scheduler
-        for request in [*scheduler.waiting, *scheduler.running]:
-            self.engine.abort(request)
+    def _encode(self, prompt: Prompt) -> tuple[int, ...]:
+        if not isinstance(prompt, str):
+            return tuple(prompt)
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(f"the prompt is not valid Unicode: {error.reason} at {error.start}") from error
+        return tuple(self.tokenizer.encode(prompt).ids)
+
+
+def _expect_room(plan: Plan, config: EngineConfig, device: torch.device) -> None:
+    """Raise MemoryBudgetError if the plan does not fit the machine: on a CPU the system would end the process."""
+    if device.type == "cuda":
+        there, _ = torch.cuda.mem_get_info(device)
+    else:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed = plan.weight_bytes + plan.slot_bytes + plan.block_bytes
+    if needed > there:
+        raise MemoryBudgetError(
+            f"memory is {config.memory}: with the weights the plan needs {format_bytes(needed)}, "
+            f"but {device.type} has {format_bytes(there)}"
+        )
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
