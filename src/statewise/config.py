@@ -27,7 +27,6 @@ class MambaConfig:
     dt_limit: tuple[float, float]
     proj_bias: bool
     conv_bias: bool
-    norm_before_gate: bool = False
 
     @property
     def inner_size(self) -> int:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.cache.window import advance, pending_after, ring_rows
+from statewise.cache.window import advance, ring_rows
 from statewise.ops import checkpointed_step, ssd_prefill, state_step
 from tests.strategies import Dims, Inputs, Options, dims, options
 
@@ -192,11 +192,3 @@ def test_a_shared_checkpoint_is_read_and_never_written(backend):
         args, rest = inputs.at(row)
         y_loop, _ = ssd_prefill(*args, torch.tensor([0, 8]), initial_states=shared[None], **rest, backend="reference")
         torch.testing.assert_close(torch.cat(outputs, 1)[row], y_loop, **TIGHT)
-
-
-def test_pending_follows_its_closed_form():
-    for window in (1, 2, 3, 16):
-        start, pending = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-        for step in range(50):
-            assert int(pending) == pending_after(step, window)
-            start, pending = advance(start, pending, 1, 1, window, max(1, ring_rows(window)))

@@ -42,13 +42,6 @@ def predicted_writes(steps: int, window: int) -> int:
     return max(0, steps - 1) // window
 
 
-def pending_after(steps: int, window: int) -> int:
-    """Rows pending after ``steps`` one-token steps after a prefill: 0 with window 1, else 1 to W."""
-    if window == 1 or steps == 0:
-        return 0
-    return (steps - 1) % window + 1
-
-
 def predicted_replays(steps: int, window: int) -> int:
     """Ring rows read in ``steps`` one-token steps after a prefill: each reads what was pending before it."""
     if window == 1 or steps == 0:

@@ -25,6 +25,7 @@ from statewise.eval.questions import Question, read_questions
 
 SUMMARY = "plain against checkpointed on the same questions (the main job)"
 SHOWN_DIFFERENCES = 10
+SHOWN_CHARACTERS = 56
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +39,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="take the first N questions only")
     parser.add_argument("--concurrency", type=int, default=50, metavar="N", help="requests at once (default 50)")
     parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens an answer (default 64)")
+    parser.add_argument("--show", type=int, default=0, metavar="N", help="print N answers of both modes (default 0)")
     parser.add_argument(
         "--json",
         nargs="?",
@@ -89,7 +91,7 @@ def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Quest
     else:
         if arguments.json:
             Path(arguments.json).write_text(report + "\n", encoding="utf-8")
-        _print(Console(), modes, arguments, note)
+        _print(Console(), modes, arguments, [*_answers(questions, modes, arguments.show), *([note] if note else [])])
     return 1 if any(mode.errors for mode in modes) else 0
 
 
@@ -106,7 +108,7 @@ def _progress(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
-def _print(console: Console, modes: list[Mode], arguments: argparse.Namespace, note: str) -> None:
+def _print(console: Console, modes: list[Mode], arguments: argparse.Namespace, notes: list[str]) -> None:
     plain, other = modes
     total = len(plain.outputs)
     title = f"{total} questions, concurrency {arguments.concurrency}, {arguments.state_dtype} state"
@@ -132,7 +134,7 @@ def _print(console: Console, modes: list[Mode], arguments: argparse.Namespace, n
             f"{mode.seconds:.1f} s",
         )
     console.print(table)
-    for line in [*_findings(plain, other), *([note] if note else [])]:
+    for line in [*_findings(plain, other), *notes]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -159,6 +161,15 @@ def _findings(plain: Mode, other: Mode) -> list[str]:
         )
     if len(other.differences) > SHOWN_DIFFERENCES:
         lines.append(f"... and {len(other.differences) - SHOWN_DIFFERENCES} more; --json lists all")
+    return lines
+
+
+def _answers(questions: Sequence[Question], modes: list[Mode], count: int) -> list[str]:
+    """The first ``count`` questions with both answers, a line each, cut to what fits; control characters escaped."""
+    lines = []
+    for i, question in enumerate(questions[:count]):
+        lines.append(f"{i + 1:>5} asked         {question.question[:SHOWN_CHARACTERS]!r}")
+        lines += [f"      {mode.name:12}  {mode.outputs[i].text[:SHOWN_CHARACTERS]!r}" for mode in modes]
     return lines
 
 

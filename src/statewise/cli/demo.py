@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep", type=Path, metavar="FOLDER", help="write model and questions.jsonl there, for the other commands"
     )
     add_run_arguments(parser)
-    parser.set_defaults(limit=QUESTIONS)
+    parser.set_defaults(limit=QUESTIONS, show=2)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -113,7 +113,7 @@ class Scheduler:
     def _admit(self, request: Request) -> None:
         [request.slot] = self.slots.allocate(request)
         request.blocks = self.blocks.allocate(request, self.kv.blocks_for(request.known))
-        request.phase, request.computed = Phase.PREFILL, 0
+        request.phase = Phase.PREFILL
         request.decode_runs.append(0)
         self.running.append(request)
 

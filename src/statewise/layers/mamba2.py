@@ -42,9 +42,7 @@ class Mamba2Mixer(nn.Module):
             parts.append(self._prefill(xBC[decode:], dt[decode:], A, batch, cache))
         y = torch.cat(parts).flatten(1)
         group_size = config.inner_size // config.groups
-        y = self.ops.gated_rms_norm(
-            y, z, self.norm.weight, eps=self.eps, group_size=group_size, norm_before_gate=config.norm_before_gate
-        )
+        y = self.ops.gated_rms_norm(y, z, self.norm.weight, eps=self.eps, group_size=group_size)
         return self.out_proj(y)
 
     def _decode(self, xBC: Tensor, dt: Tensor, A: Tensor, batch: Batch, cache: MambaLayerCache) -> Tensor:
