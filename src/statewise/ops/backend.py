@@ -9,11 +9,7 @@ from torch import Tensor
 
 from statewise import ops
 from statewise.errors import BackendError
-
-BACKENDS = {
-    "torch": "vectorised PyTorch, any device",
-    "reference": "loops over time, for checking; very slow",
-}
+from statewise.ops.common import BACKENDS
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """What the ops share: argument checks, the accumulation dtype and the time step. No op calls another through here."""
 
+import importlib
 import math
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,14 +13,24 @@ from statewise.errors import ArgumentError, BackendError
 
 NO_LIMIT = (0.0, math.inf)
 
-F = TypeVar("F", bound=Callable[..., object])
+# name -> what it is. An op has a module of that name in its folder for each backend that implements it.
+BACKENDS = {
+    "torch": "vectorised PyTorch, any device",
+    "triton": "Triton kernels, NVIDIA GPUs",
+    "reference": "loops over time, for checking; very slow",
+}
 
 
-def implementation(op: str, table: Mapping[str, F], backend: str) -> F:
-    """The implementation of ``op`` that ``backend`` names. Raises BackendError with the names that exist."""
-    if backend not in table:
-        raise BackendError(f"{op} has no backend {backend!r}; it has {', '.join(sorted(table))}")
-    return table[backend]
+@cache
+def implementation(op: str, backend: str, function: str | None = None) -> Callable[..., Any]:
+    """``function`` (default: ``op`` itself) of folder ``op`` as ``backend`` has it; imported when first asked for.
+
+    Raises BackendError with the names that exist.
+    """
+    if backend not in BACKENDS:
+        raise BackendError(f"{op} has no backend {backend!r}; there are {', '.join(BACKENDS)}")
+    module = importlib.import_module(f"statewise.ops.{op}.{backend}")
+    return getattr(module, function or op)
 
 
 def expect_shape(op: str, **tensors: tuple[Tensor | None, tuple[int, ...]]) -> None:

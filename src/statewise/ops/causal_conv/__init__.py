@@ -2,12 +2,8 @@
 
 from torch import Tensor
 
-from statewise.ops.causal_conv import reference, torch
 from statewise.ops.common import expect, expect_shape, expect_slots, implementation
 from statewise.ops.ssd_prefill import expect_packed
-
-PREFILL = {"reference": reference.causal_conv_prefill, "torch": torch.causal_conv_prefill}
-STEP = {"reference": reference.causal_conv_step, "torch": torch.causal_conv_step}
 
 
 def causal_conv_prefill(
@@ -51,7 +47,7 @@ def causal_conv_prefill(
     together = (window is None) == (slots is None) and (has_window is None or window is not None)
     expect(together, "causal_conv_prefill", "window and slots are given together, has_window only with them")
     _expect_activation("causal_conv_prefill", activation)
-    run = implementation("causal_conv_prefill", PREFILL, backend)
+    run = implementation("causal_conv", backend, "causal_conv_prefill")
     return run(x, weight, cu_seqlens, bias, window, slots, has_window, activation)
 
 
@@ -83,7 +79,7 @@ def causal_conv_step(
     )
     expect_slots("causal_conv_step", slots=slots)
     _expect_activation("causal_conv_step", activation)
-    run = implementation("causal_conv_step", STEP, backend)
+    run = implementation("causal_conv", backend, "causal_conv_step")
     return run(x, weight, window, slots, bias, activation)
 
 

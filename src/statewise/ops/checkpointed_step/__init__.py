@@ -2,11 +2,7 @@
 
 from torch import Tensor
 
-from statewise.ops.checkpointed_step import reference, torch
 from statewise.ops.common import NO_LIMIT, expect, expect_groups, expect_shape, expect_slots, implementation
-from statewise.ops.state_step import IMPLEMENTATIONS as PLAIN_STEP
-
-IMPLEMENTATIONS = {"reference": reference.checkpointed_step, "torch": torch.checkpointed_step}
 
 
 def checkpointed_step(
@@ -57,11 +53,11 @@ def checkpointed_step(
     slots = (x.shape[0],)
     expect_shape("checkpointed_step", read_slots=(read_slots, slots), write_slots=(write_slots, slots))
     expect_slots("checkpointed_step", read_slots=read_slots, write_slots=write_slots)
-    run = implementation("checkpointed_step", IMPLEMENTATIONS, backend)
+    run = implementation("checkpointed_step", backend)
     if window == 1:
         gate = None if z is None else z[:, 0]
         options = (read_slots, write_slots, D, gate, dt_bias, dt_limit)
-        plain = implementation("checkpointed_step", PLAIN_STEP, backend)
+        plain = implementation("state_step", backend)
         return plain(x[:, 0], dt[:, 0], A, B[:, 0], C[:, 0], state, *options)[:, None]
     ring = (x_ring, B_ring, dt_ring, ring_start, pending, window)
     return run(x, dt, A, B, C, state, *ring, read_slots, write_slots, D, z, dt_bias, dt_limit)

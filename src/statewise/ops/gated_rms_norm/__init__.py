@@ -3,9 +3,6 @@
 from torch import Tensor
 
 from statewise.ops.common import expect, expect_shape, implementation
-from statewise.ops.gated_rms_norm import reference, torch
-
-IMPLEMENTATIONS = {"reference": reference.gated_rms_norm, "torch": torch.gated_rms_norm}
 
 
 def gated_rms_norm(
@@ -34,5 +31,5 @@ def gated_rms_norm(
     expect_shape("gated_rms_norm", z=(z, tuple(x.shape)), weight=(weight, (channels,)))
     divides = group_size > 0 and channels % group_size == 0
     expect(divides, "gated_rms_norm", f"group_size {group_size} does not divide {channels} channels")
-    run = implementation("gated_rms_norm", IMPLEMENTATIONS, backend)
+    run = implementation("gated_rms_norm", backend)
     return run(x, z, weight, eps, group_size, norm_before_gate)

@@ -3,9 +3,6 @@
 from torch import Tensor
 
 from statewise.ops.common import NO_LIMIT, expect, expect_groups, expect_shape, expect_slots, implementation
-from statewise.ops.ssd_prefill import reference, torch
-
-IMPLEMENTATIONS = {"reference": reference.ssd_prefill, "torch": torch.ssd_prefill}
 
 
 def ssd_prefill(
@@ -59,7 +56,7 @@ def ssd_prefill(
     expect_packed("ssd_prefill", cu_seqlens, length)
     if initial_states is None:
         expect(has_initial_state is None, "ssd_prefill", "has_initial_state is given without initial_states")
-    run = implementation("ssd_prefill", IMPLEMENTATIONS, backend)
+    run = implementation("ssd_prefill", backend)
     return run(x, dt, A, B, C, cu_seqlens, initial_states, has_initial_state, D, z, dt_bias, dt_limit, chunk_size)
 
 

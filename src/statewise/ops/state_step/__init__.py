@@ -3,9 +3,6 @@
 from torch import Tensor
 
 from statewise.ops.common import NO_LIMIT, expect_groups, expect_shape, expect_slots, implementation
-from statewise.ops.state_step import reference, torch
-
-IMPLEMENTATIONS = {"reference": reference.state_step, "torch": torch.state_step}
 
 
 def state_step(
@@ -59,5 +56,5 @@ def state_step(
     )
     expect_groups("state_step", heads, groups)
     expect_slots("state_step", read_slots=read_slots, write_slots=write_slots)
-    run = implementation("state_step", IMPLEMENTATIONS, backend)
+    run = implementation("state_step", backend)
     return run(x, dt, A, B, C, state, read_slots, write_slots, D, z, dt_bias, dt_limit)
