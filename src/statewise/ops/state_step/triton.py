@@ -1,0 +1,98 @@
+"""The plain step on an NVIDIA GPU: one program a row, head and tile of channels; the state passes through registers once."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, silu, softplus
+
+
+@triton.jit
+def state_step_kernel(
+    p_x, p_dt, p_A, p_B, p_C, p_D, p_z, p_dt_bias, p_state, p_read, p_write, p_out,
+    dt_low, dt_high,
+    stride_x_b, stride_x_h, stride_dt_b, stride_dt_h, stride_B_b, stride_B_g, stride_C_b, stride_C_g,
+    stride_z_b, stride_z_h, stride_s_slot, stride_s_h, stride_s_p, stride_o_b, stride_o_h,
+    P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
+    HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LIMIT: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    i_p, i_h, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i_g = i_h // HEADS_PER_GROUP
+    i_read = tl.load(p_read + i_b).to(tl.int64)
+    i_write = tl.load(p_write + i_b).to(tl.int64)
+    o_p = i_p * BLOCK_P + tl.arange(0, BLOCK_P)
+    o_n = tl.arange(0, BLOCK_N)
+    m_p, m_n = o_p < P, o_n < N
+    m_pn = m_p[:, None] & m_n[None, :]
+    p_o = p_out + i_b.to(tl.int64) * stride_o_b + i_h * stride_o_h + o_p
+    if (i_read < 0) | (i_write < 0):
+        tl.store(p_o, tl.zeros([BLOCK_P], p_out.dtype.element_ty), mask=m_p)
+        return
+    o_tile = i_h * stride_s_h + o_p[:, None] * stride_s_p + o_n[None, :]
+    b_state = tl.load(p_state + i_read * stride_s_slot + o_tile, mask=m_pn, other=0.0).to(tl.float32)
+
+    row = i_b.to(tl.int64)
+    b_dt = tl.load(p_dt + row * stride_dt_b + i_h * stride_dt_h).to(tl.float32)
+    if HAS_BIAS:
+        b_dt += tl.load(p_dt_bias + i_h).to(tl.float32)
+    b_dt = softplus(b_dt)
+    if HAS_LIMIT:
+        b_dt = tl.minimum(tl.maximum(b_dt, dt_low), dt_high)
+    b_decay = tl.exp(tl.load(p_A + i_h).to(tl.float32) * b_dt)
+    b_x = tl.load(p_x + row * stride_x_b + i_h * stride_x_h + o_p, mask=m_p, other=0.0).to(tl.float32)
+    b_B = tl.load(p_B + row * stride_B_b + i_g * stride_B_g + o_n, mask=m_n, other=0.0).to(tl.float32)
+    b_C = tl.load(p_C + row * stride_C_b + i_g * stride_C_g + o_n, mask=m_n, other=0.0).to(tl.float32)
+
+    b_state = b_decay * b_state + (b_dt * b_x)[:, None] * b_B[None, :]
+    tl.store(p_state + i_write * stride_s_slot + o_tile, b_state.to(p_state.dtype.element_ty), mask=m_pn)
+    b_y = tl.sum(b_state * b_C[None, :], axis=1)
+    if HAS_D:
+        b_y += tl.load(p_D + i_h).to(tl.float32) * b_x
+    if HAS_Z:
+        b_y *= silu(tl.load(p_z + row * stride_z_b + i_h * stride_z_h + o_p, mask=m_p, other=0.0).to(tl.float32))
+    tl.store(p_o, b_y.to(p_out.dtype.element_ty), mask=m_p)
+
+
+def launch_parameters(rows: int, head_dim: int, itemsize: int) -> tuple[int, int]:
+    """(BLOCK_P, num_warps) for so many (row, head) pairs. From measurements on an H200; see docs/log.md."""
+    block = triton.next_power_of_2(head_dim)
+    return min(block, 16 if itemsize == 4 else 32), 2
+
+
+def state_step(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    state: Tensor,
+    read_slots: Tensor,
+    write_slots: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_limit: tuple[float, float],
+) -> Tensor:
+    (batch, heads, head_dim), (groups, state_size) = x.shape, B.shape[1:]
+    expect_no_double("state_step", x, state)
+    expect_last_contiguous("state_step", x=x, B=B, C=C, z=z, state=state)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out
+    block_p, num_warps = launch_parameters(batch * heads, head_dim, state.element_size())
+    state_step_kernel[(triton.cdiv(head_dim, block_p), heads, batch)](
+        p_x=x, p_dt=dt, p_A=A, p_B=B, p_C=C, p_D=D, p_z=z, p_dt_bias=dt_bias, p_state=state,
+        p_read=read_slots, p_write=write_slots, p_out=out,
+        dt_low=dt_limit[0], dt_high=dt_limit[1],
+        stride_x_b=x.stride(0), stride_x_h=x.stride(1), stride_dt_b=dt.stride(0), stride_dt_h=dt.stride(1),
+        stride_B_b=B.stride(0), stride_B_g=B.stride(1), stride_C_b=C.stride(0), stride_C_g=C.stride(1),
+        stride_z_b=0 if z is None else z.stride(0), stride_z_h=0 if z is None else z.stride(1),
+        stride_s_slot=state.stride(0), stride_s_h=state.stride(1), stride_s_p=state.stride(2),
+        stride_o_b=out.stride(0), stride_o_h=out.stride(1),
+        P=head_dim, N=state_size, HEADS_PER_GROUP=heads // groups,
+        HAS_D=D is not None, HAS_Z=z is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != (0.0, float("inf")),
+        BLOCK_P=block_p, BLOCK_N=triton.next_power_of_2(state_size), num_warps=num_warps,
+    )  # fmt: skip
+    return out
