@@ -100,7 +100,9 @@ def launched(request, monkeypatch):
 
 
 def check(case: Case, window=None):
-    exact, exact_pool = case.run("reference", torch.float64, torch.device("cpu"), window)
+    small = case.d.heads <= 4
+    # At large sizes the loop takes minutes; the torch op in float64 agrees with it to 1e-10 (test_agreement).
+    exact, exact_pool = case.run("reference" if small else "torch", torch.float64, torch.device("cpu"), window)
     torch_y, torch_pool = case.run("torch", None, torch.device("cpu"), window)
     y, pool = case.run("triton", None, DEVICE, window)
     assert (y[case.order < 0] == 0).all()
@@ -122,7 +124,7 @@ def check(case: Case, window=None):
 @pytest.mark.parametrize(("dims", "window"), SHAPES, ids=str)
 def test_checkpointed_step(launched, dims, window, activation, state):
     present = ALL if window % 2 == 0 else NONE
-    check(Case(dims, window, 23 if HAS_GPU else 3, present, activation, state))
+    check(Case(dims, window, 13 if HAS_GPU else 3, present, activation, state))
 
 
 @pytest.mark.parametrize("state", STATES, ids=str)
@@ -130,7 +132,7 @@ def test_checkpointed_step(launched, dims, window, activation, state):
 @pytest.mark.parametrize(("dims", "window"), SHAPES, ids=str)
 def test_plain_step(dims, window, activation, state):
     present = ALL if window % 2 == 0 else NONE
-    check(Case(dims, window, 23 if HAS_GPU else 3, present, activation, state), window=1)
+    check(Case(dims, window, 13 if HAS_GPU else 3, present, activation, state), window=1)
 
 
 @pytest.mark.parametrize("present", [Options(*(i == j for j in range(4))) for i in range(4)], ids=str)
@@ -141,7 +143,7 @@ def test_each_option_by_itself(present):
 
 def test_float32_is_exact_to_five_digits(launched):
     case = Case(*SHAPES[-1], 3, ALL, torch.float32, torch.float32)
-    exact, exact_pool = case.run("reference", torch.float64, torch.device("cpu"))
+    exact, exact_pool = case.run("torch", torch.float64, torch.device("cpu"))
     y, pool = case.run("triton")
     assert float((y - exact).norm() / exact.norm()) < 1e-5
     own = case.order[case.order >= 0].long()

@@ -16,6 +16,7 @@ COMMANDS = {
     "generate": "statewise.cli.generate",
     "compare": "statewise.cli.compare",
     "info": "statewise.cli.info",
+    "bench": "statewise.cli.bench",
 }
 
 

@@ -1,5 +1,6 @@
 """What the Triton kernels share: device functions, and the checks of what a launch may assume."""
 
+import functools
 import os
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from statewise.ops.common import expect
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if not INTERPRETED:
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -39,3 +42,52 @@ def expect_no_double(op: str, *tensors: Tensor) -> None:
     """Raise ArgumentError for float64: the kernels sum in float32, the torch backend does better."""
     message = "float64 runs on the torch and reference backends, the triton backend sums in float32"
     expect(all(tensor.dtype != torch.float64 for tensor in tensors), op, message)
+
+
+@triton.jit
+def fold_rows(
+    p_from, p_to, p_Bs, b_weighted, b_decay, m_w, m_p,
+    N: tl.constexpr, BF16_PARTS: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """to = decay * from + weighted @ Bs, BLOCK_C state channels at a time.
+
+    p_from, p_to: (BLOCK_P, 1), the first channel of each row of the tile; they may be the same. p_Bs: (BLOCK_W, 1),
+    likewise of each ring row. b_weighted: (BLOCK_P, BLOCK_W), x times its weight. The tile is read again, from the L2
+    cache where it has just been: kept in registers it would cost every program of the kernel what one in W uses.
+    """
+    for i_c in range(0, N, BLOCK_C):
+        o_c = i_c + tl.arange(0, BLOCK_C)
+        m_c = (o_c < N)[None, :]
+        b_Bs = tl.load(p_Bs + o_c[None, :], mask=m_w[:, None] & m_c, other=0.0)
+        b_state = tl.load(p_from + o_c[None, :], mask=m_p[:, None] & m_c, other=0.0).to(tl.float32) * b_decay
+        if BF16_PARTS > 0:  # B is exact in bfloat16; x times its weight is a sum of bfloat16 parts, 8 bits each
+            b_part = b_weighted.to(tl.bfloat16)
+            b_state = tl.dot(b_part, b_Bs, b_state)
+            b_rest = b_weighted - b_part.to(tl.float32)
+            for _ in tl.static_range(BF16_PARTS - 1):
+                b_part = b_rest.to(tl.bfloat16)
+                b_state = tl.dot(b_part, b_Bs, b_state)
+                b_rest -= b_part.to(tl.float32)
+        else:
+            b_state = tl.dot(b_weighted, b_Bs.to(tl.float32), b_state, input_precision="tf32x3")
+        tl.store(p_to + o_c[None, :], b_state.to(p_to.dtype.element_ty), mask=m_p[:, None] & m_c)
+
+
+@functools.cache
+def pdl_options(device: torch.device) -> dict[str, bool]:
+    """Launch options for programmatic dependent launch, where the GPU has it (compute capability 9.0 and later).
+
+    A kernel of ours so launched may be resident before the one in front of it has ended. It waits for that one
+    before it reads anything that any earlier kernel may have written; so it gains the launch, and nothing is read
+    too early.
+    """
+    can = not INTERPRETED and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return {"launch_pdl": True} if can else {}
+
+
+@triton.jit
+def wait_for_earlier_kernels(USE_PDL: tl.constexpr):
+    """Nothing before this line may touch memory that another kernel writes. The next kernel may launch, and wait here."""
+    if USE_PDL:
+        gdc_launch_dependents()
+        gdc_wait()

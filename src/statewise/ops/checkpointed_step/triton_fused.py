@@ -1,14 +1,17 @@
-"""The checkpointed step in one kernel, for small batches: no second launch, and no load that waits for another but the slot.
+"""The checkpointed step in one kernel, for small batches: no second launch, no load that waits for another but the
+slot.
 
-A program takes a row, a head and a tile of channels. It loads all R ring rows by place, live or not, beside the state, and
-sorts out by age afterwards which are live: the trackers are then not in front of the ring loads. The products C . B_j are
-computed again by every head of a group, which costs nothing while the machine is idle; at larger batches it does.
+A program takes a row, a head and a tile of channels. It loads all R ring rows by place, live or not, beside the
+state, and
+sorts out by age afterwards which are live: the trackers are then not in front of the ring loads. The products C .
+B_j are computed again by every head of a group, which costs nothing while the machine is idle; at larger batches
+it does.
 """
 
 import triton
 import triton.language as tl
 
-from statewise.ops.triton_common import silu, softplus
+from statewise.ops.triton_common import fold_rows, silu, softplus, wait_for_earlier_kernels
 
 
 @triton.jit
@@ -19,9 +22,11 @@ def fused_kernel(
     stride_z_b, stride_z_h, stride_s_slot, stride_s_h, stride_s_p, stride_xr_slot, stride_xr_h, stride_xr_r,
     stride_Br_slot, stride_Br_g, stride_Br_r, stride_dtr_slot, stride_dtr_h, stride_o_b, stride_o_h,
     P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
-    HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LIMIT: tl.constexpr,
-    SPLIT_DOT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
+    USE_PDL: tl.constexpr, HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LIMIT: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    BF16_PARTS: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier_kernels(USE_PDL)
     i_p, i_h, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_g = i_h // HEADS_PER_GROUP
     i_read, i_own = tl.load(p_read + i_b).to(tl.int64), tl.load(p_write + i_b).to(tl.int64)
@@ -83,13 +88,10 @@ def fused_kernel(
         if i_h % HEADS_PER_GROUP == 0:
             tl.store(p_Br + o_new * stride_Br_r, b_B.to(p_B_ring.dtype.element_ty), mask=m_n)
     if b_live + 1 > W:
-        b_weighted = tl.trans(b_xs * b_fold[:, None])
-        if SPLIT_DOT:  # B is exact in 16 bits; x times its weight is split into two 16-bit parts
-            b_high = b_weighted.to(b_Bs.dtype)
-            b_low = (b_weighted - b_high.to(tl.float32)).to(b_Bs.dtype)
-            b_added = tl.dot(b_low, b_Bs)
-            b_added = tl.dot(b_high, b_Bs, b_added)
-        else:
-            b_added = tl.dot(b_weighted, b_Bs.to(tl.float32), input_precision="ieee")
-        b_folded = b_state.to(tl.float32) * tl.exp(b_past) + b_added
-        tl.store(p_state + i_own * stride_s_slot + o_tile, b_folded.to(p_state.dtype.element_ty), mask=m_pn)
+        o_row = i_h * stride_s_h + o_p[:, None] * stride_s_p
+        fold_rows(
+            p_state + i_read * stride_s_slot + o_row, p_state + i_own * stride_s_slot + o_row,
+            p_B_ring + i_own * stride_Br_slot + i_g * stride_Br_g + o_r[:, None] * stride_Br_r,
+            tl.trans(b_xs * b_fold[:, None]), tl.exp(b_past), m_live, m_p,
+            N=N, BF16_PARTS=BF16_PARTS, BLOCK_C=BLOCK_C,
+        )  # fmt: skip

@@ -8,7 +8,7 @@ is launched as the first one's programmatic dependent: it fetches its tile of th
 import triton
 import triton.language as tl
 
-from statewise.ops.triton_common import INTERPRETED, silu, softplus
+from statewise.ops.triton_common import INTERPRETED, fold_rows, silu, softplus, wait_for_earlier_kernels
 
 if not INTERPRETED:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
@@ -25,10 +25,10 @@ def coefficients_kernel(
     BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     """mix (B, H, BLOCK_W + 2): a weight for each pending row's x, then the new row's, then the checkpoint's.
-    fold (B, H, BLOCK_W + 2), of rows that flush: the same for the state that is written; the second to last is unused."""
+    fold (B, H, BLOCK_W + 2), of rows that flush: the same for the state that is written; the second to last is
+    unused."""
+    wait_for_earlier_kernels(USE_PDL)
     i_s, i_g, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    if USE_PDL:
-        gdc_launch_dependents()
     i_own = tl.load(p_write + i_b).to(tl.int64)
     if (i_own < 0) | (tl.load(p_read + i_b) < 0):
         return
@@ -89,17 +89,22 @@ def output_kernel(
     stride_s_slot, stride_s_h, stride_s_p, stride_xr_slot, stride_xr_h, stride_xr_r,
     stride_Br_slot, stride_Br_g, stride_Br_r, stride_o_b, stride_o_h,
     H, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
-    HAS_Z: tl.constexpr, USE_PDL: tl.constexpr, SPLIT_DOT: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr,
+    HAS_Z: tl.constexpr, USE_PDL: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+    BF16_PARTS: tl.constexpr,
 ):  # fmt: skip
     i_p, i_h, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_g = i_h // HEADS_PER_GROUP
+    if USE_PDL:  # after the wait it would cost half of the registers
+        gdc_launch_dependents()
     i_read, i_own = tl.load(p_read + i_b).to(tl.int64), tl.load(p_write + i_b).to(tl.int64)
     o_p, o_n, o_w = i_p * BLOCK_P + tl.arange(0, BLOCK_P), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_W)
     m_p, m_n = o_p < P, o_n < N
     row = i_b.to(tl.int64)
     p_o = p_out + row * stride_o_b + i_h * stride_o_h + o_p
     if (i_read < 0) | (i_own < 0):
+        if USE_PDL:  # a kernel that ended before the one in front of it would let the next one start too early
+            gdc_wait()
         tl.store(p_o, tl.zeros([BLOCK_P], p_out.dtype.element_ty), mask=m_p)
         return
     o_tile = i_h * stride_s_h + o_p[:, None] * stride_s_p + o_n[None, :]
@@ -128,15 +133,10 @@ def output_kernel(
 
     if b_live + 1 > W:
         p_f = p_fold + (row * H + i_h) * (BLOCK_W + 2)
-        b_weighted = tl.trans(b_xs * tl.load(p_f + o_w)[:, None])
-        o_ring = i_own * stride_Br_slot + i_g * stride_Br_g + o_place[:, None] * stride_Br_r + o_n[None, :]
-        b_Bs = tl.load(p_B_ring + o_ring, mask=m_w[:, None] & m_n[None, :], other=0.0)
-        if SPLIT_DOT:  # B is exact in 16 bits; x times its weight is split into two 16-bit parts
-            b_high = b_weighted.to(b_Bs.dtype)
-            b_low = (b_weighted - b_high.to(tl.float32)).to(b_Bs.dtype)
-            b_added = tl.dot(b_low, b_Bs)
-            b_added = tl.dot(b_high, b_Bs, b_added)
-        else:
-            b_added = tl.dot(b_weighted, b_Bs.to(tl.float32), input_precision="ieee")
-        b_folded = b_state.to(tl.float32) * tl.load(p_f + BLOCK_W + 1) + b_added
-        tl.store(p_state + i_own * stride_s_slot + o_tile, b_folded.to(p_state.dtype.element_ty), mask=m_pn)
+        o_row = i_h * stride_s_h + o_p[:, None] * stride_s_p
+        fold_rows(
+            p_state + i_read * stride_s_slot + o_row, p_state + i_own * stride_s_slot + o_row,
+            p_B_ring + i_own * stride_Br_slot + i_g * stride_Br_g + o_place[:, None] * stride_Br_r,
+            tl.trans(b_xs * tl.load(p_f + o_w)[:, None]), tl.load(p_f + BLOCK_W + 1), m_w, m_p,
+            N=N, BF16_PARTS=BF16_PARTS, BLOCK_C=BLOCK_C,
+        )  # fmt: skip

@@ -1,11 +1,19 @@
-"""The plain step on an NVIDIA GPU: one program a row, head and tile of channels; the state passes through registers once."""
+"""The plain step on an NVIDIA GPU: a program a row, head and tile of channels; the state passes registers once."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, silu, softplus
+from statewise.ops.common import NO_LIMIT
+from statewise.ops.triton_common import (
+    expect_last_contiguous,
+    expect_no_double,
+    pdl_options,
+    silu,
+    softplus,
+    wait_for_earlier_kernels,
+)
 
 
 @triton.jit
@@ -15,9 +23,10 @@ def state_step_kernel(
     stride_x_b, stride_x_h, stride_dt_b, stride_dt_h, stride_B_b, stride_B_g, stride_C_b, stride_C_g,
     stride_z_b, stride_z_h, stride_s_slot, stride_s_h, stride_s_p, stride_o_b, stride_o_h,
     P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
-    HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LIMIT: tl.constexpr,
+    USE_PDL: tl.constexpr, HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LIMIT: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier_kernels(USE_PDL)
     i_p, i_h, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_g = i_h // HEADS_PER_GROUP
     i_read = tl.load(p_read + i_b).to(tl.int64)
@@ -81,6 +90,7 @@ def state_step(
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if out.numel() == 0:
         return out
+    pdl = pdl_options(x.device)
     block_p, num_warps = launch_parameters(batch * heads, head_dim, state.element_size())
     state_step_kernel[(triton.cdiv(head_dim, block_p), heads, batch)](
         p_x=x, p_dt=dt, p_A=A, p_B=B, p_C=C, p_D=D, p_z=z, p_dt_bias=dt_bias, p_state=state,
@@ -92,7 +102,8 @@ def state_step(
         stride_s_slot=state.stride(0), stride_s_h=state.stride(1), stride_s_p=state.stride(2),
         stride_o_b=out.stride(0), stride_o_h=out.stride(1),
         P=head_dim, N=state_size, HEADS_PER_GROUP=heads // groups,
-        HAS_D=D is not None, HAS_Z=z is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != (0.0, float("inf")),
+        HAS_D=D is not None, HAS_Z=z is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != NO_LIMIT,
         BLOCK_P=block_p, BLOCK_N=triton.next_power_of_2(state_size), num_warps=num_warps,
+        USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip
     return out

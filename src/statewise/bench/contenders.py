@@ -1,0 +1,202 @@
+"""Who is timed: our steps, and every peer that can be imported. A contender runs one step of all layers of a workload.
+
+FlashInfer (0.7 and later) runs on the very same tensors, since the ring contract is its own. vLLM's replay keeps
+rings of its
+own: W rows, a write position a batch row, and a flush that folds the new row too.
+"""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statewise.bench.workload import Layer, Workload
+from statewise.ops import checkpointed_step, state_step
+
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """``make(workload)`` returns the step of all layers and what advances its own trackers after it, if it has any."""
+
+    name: str
+    kind: str  # "plain" or "checkpointed"
+    ours: bool
+    make: Callable[[Workload], tuple[Step, Step | None]]
+
+
+def contenders() -> list[Contender]:
+    """Ours, and those whose package is installed."""
+    found = [
+        Contender("statewise plain", "plain", True, _our_plain),
+        Contender("statewise", "checkpointed", True, _our_checkpointed),
+    ]
+    if importlib.util.find_spec("flashinfer"):
+        for algorithm in ("auto", "simple", "vertical"):
+            found.append(Contender(f"flashinfer plain {algorithm}", "plain", False, _flashinfer_plain(algorithm)))
+        for algorithm in ("monolith", "two-kernel"):
+            found.append(Contender(f"flashinfer {algorithm}", "checkpointed", False, _flashinfer(algorithm)))
+    if importlib.util.find_spec("vllm"):
+        found.append(Contender("vllm plain", "plain", False, _vllm_plain))
+        found.append(Contender("vllm replay", "checkpointed", False, _vllm_replay))
+    if importlib.util.find_spec("mamba_ssm"):
+        found.append(Contender("mamba_ssm plain", "plain", False, _mamba_ssm))
+    return found
+
+
+def _over_layers(w: Workload, call: Callable[[Layer], Any]) -> Step:
+    def step() -> None:
+        for layer in w.layers:
+            call(layer)
+
+    return step
+
+
+def _our_plain(w: Workload) -> tuple[Step, None]:
+    def call(d: Layer) -> None:
+        options = {"D": d.D, "dt_bias": d.dt_bias, "backend": "triton"}
+        d.out = state_step(d.x, d.dt, d.A, d.B, d.C, d.state, read_slots=w.slots, **options)
+
+    return _over_layers(w, call), None
+
+
+def _our_checkpointed(w: Workload) -> tuple[Step, None]:
+    def call(d: Layer) -> None:
+        d.out = checkpointed_step(
+            d.x[:, None],
+            d.dt[:, None],
+            d.A,
+            d.B[:, None],
+            d.C[:, None],
+            d.state,
+            x_ring=d.x_ring,
+            B_ring=d.B_ring,
+            dt_ring=d.dt_ring,
+            ring_start=w.ring_start,
+            pending=w.pending,
+            window=w.shape.window,
+            read_slots=w.slots,
+            D=d.D,
+            dt_bias=d.dt_bias,
+            backend="triton",
+        )[:, 0]
+
+    return _over_layers(w, call), None
+
+
+def _expanded(w: Workload, d: Layer, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A, D, dt_bias and dt as the peers want them: one value a head, expanded with stride 0. D, bias and dt in ``dtype``."""
+    s = w.shape
+    A = d.A[:, None, None].expand(s.heads, s.head_dim, s.state_size)
+    D, bias = (t.to(dtype)[:, None].expand(s.heads, s.head_dim) for t in (d.D, d.dt_bias))
+    return A, D, bias, d.dt[:, :, None].expand(w.batch, s.heads, s.head_dim)
+
+
+def _flashinfer_plain(algorithm: str) -> Callable[[Workload], tuple[Step, None]]:
+    def make(w: Workload) -> tuple[Step, None]:
+        from flashinfer.mamba import selective_state_update
+
+        weights = {id(d): _expanded(w, d, torch.bfloat16) for d in w.layers}
+
+        def call(d: Layer) -> None:
+            A, D, bias, dt = weights[id(d)]
+            selective_state_update(
+                d.state, d.x, dt, A, d.B, d.C, D, dt_bias=bias, dt_softplus=True, state_batch_indices=w.slots,
+                pad_slot_id=-1, out=d.out, algorithm=algorithm,
+            )  # fmt: skip
+
+        return _over_layers(w, call), None
+
+    return make
+
+
+def _flashinfer(algorithm: str) -> Callable[[Workload], tuple[Step, None]]:
+    def make(w: Workload) -> tuple[Step, None]:
+        from flashinfer.mamba import allocate_checkpointing_ssu_scratch, checkpointing_ssu
+
+        s, scratch = w.shape, {}
+        if algorithm == "two-kernel":
+            names = ("cb_scaled", "cumAdt_vec", "cb_old")
+            made = allocate_checkpointing_ssu_scratch(w.batch, s.heads, 1, s.window, torch.bfloat16, w.slots.device)
+            scratch = dict(zip(names, made, strict=True))
+        weights = {id(d): _expanded(w, d, torch.float32) for d in w.layers}
+
+        def call(d: Layer) -> None:
+            A, D, bias, dt = weights[id(d)]
+            checkpointing_ssu(
+                d.state, d.x_ring, d.B_ring, d.dt_ring, w.ring_start, w.pending, d.x[:, None], dt[:, None], A,
+                d.B[:, None], d.C[:, None], d.out[:, None], D=D, dt_bias=bias, dt_softplus=True,
+                state_batch_indices=w.slots, pad_slot_id=-1, algorithm=algorithm, **scratch,
+            )  # fmt: skip
+
+        return _over_layers(w, call), None
+
+    return make
+
+
+def _vllm_plain(w: Workload) -> tuple[Step, None]:
+    from vllm.model_executor.layers.mamba.ops.mamba_ssm import selective_state_update
+
+    weights = {id(d): _expanded(w, d, torch.float32) for d in w.layers}
+
+    def call(d: Layer) -> None:
+        A, D, bias, dt = weights[id(d)]
+        selective_state_update(
+            d.state, d.x, dt, A, d.B, d.C, D, bias, dt_softplus=True, state_batch_indices=w.slots,
+            dst_state_batch_indices=w.slots, null_block_id=-1, out=d.out,
+        )  # fmt: skip
+
+    return _over_layers(w, call), None
+
+
+def _vllm_replay(w: Workload) -> tuple[Step, Step]:
+    from vllm.model_executor.layers.mamba.ops.selective_state_update_replayssm_output_only import (
+        selective_state_update_replayssm_output_only as replay,
+    )
+
+    s, rows = w.shape, w.shape.window
+    shared = {
+        "bc_pre": torch.empty(w.batch, s.groups, rows, device="cuda"),
+        "write_pos": (w.pending - 1).clone(),
+        "is_flush": (w.pending == rows).to(torch.int8),
+    }
+    weights = {id(d): _expanded(w, d, torch.float32) for d in w.layers}
+    rings = {
+        id(d): {
+            "x_cache": w.normal(w.batch, s.heads, rows, s.head_dim),
+            "dt_cache": torch.rand(w.batch, s.heads, rows, device="cuda") * 0.1,
+            "B_cache": w.normal(w.batch, s.groups, rows, s.state_size),
+        }
+        for d in w.layers
+    }
+
+    def call(d: Layer) -> None:
+        A, D, bias, dt = weights[id(d)]
+        replay(
+            d.state, d.x, dt, A, d.B, d.C, D, bias, dt_softplus=True, max_cache_len=rows,
+            state_batch_indices=w.slots, null_block_id=-1, out=d.out, **rings[id(d)], **shared,
+        )  # fmt: skip
+
+    def advance() -> None:
+        shared["write_pos"].copy_((shared["write_pos"] + 1) % rows)
+        shared["is_flush"].copy_((shared["write_pos"] == rows - 1).to(torch.int8))
+
+    return _over_layers(w, call), advance
+
+
+def _mamba_ssm(w: Workload) -> tuple[Step, None]:
+    from mamba_ssm.ops.triton.selective_state_update import selective_state_update
+
+    weights = {id(d): _expanded(w, d, torch.float32) for d in w.layers}
+
+    def call(d: Layer) -> None:
+        A, D, bias, dt = weights[id(d)]
+        d.out = selective_state_update(
+            d.state, d.x, dt, A, d.B, d.C, D, dt_bias=bias, dt_softplus=True, state_batch_indices=w.slots
+        )
+
+    return _over_layers(w, call), None

@@ -1,0 +1,126 @@
+"""Times the decode step: ours and the peers', interleaved in one process, each in a CUDA graph over many layers.
+
+A contender is checked against the float64 reference on this GPU first, and left out, by name, if it is wrong.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from statewise.bench.contenders import Contender, Step
+from statewise.bench.workload import Shape, Workload, floor_bytes, layers_for
+from statewise.ops import checkpointed_step, state_step
+
+# Peers multiply in bfloat16 in places; a wrong kernel is off by far more.
+WRONG = 0.03
+
+
+@dataclass(frozen=True)
+class Row:
+    """Microseconds a layer at one batch size and state dtype."""
+
+    batch: int
+    state_dtype: str
+    floor: float
+    times: dict[str, float]
+
+
+def error(contender: Contender, shape: Shape, state_dtype: torch.dtype, batch: int = 5) -> float:
+    """Relative error of one step's outputs against float64, worst over a flush and a step without."""
+    w = Workload(shape, batch, state_dtype, layers=1)
+    step, _ = contender.make(w)
+    if contender.name == "vllm replay":  # its rings are its own: start it with nothing pending
+        return _error_without_rings(contender, shape, state_dtype, batch)
+    d = w.layers[0]
+    slots, double = w.slots.cpu(), lambda t: t.double().cpu()
+    args = [double(t) for t in (d.x, d.dt, d.A, d.B, d.C, d.state)]
+    options = {"D": double(d.D), "dt_bias": double(d.dt_bias)}
+    if contender.kind == "plain":
+        exact = state_step(*args, read_slots=slots, **options)
+    else:
+        x, dt, A, B, C, state = args
+        rings = {"x_ring": double(d.x_ring), "B_ring": double(d.B_ring), "dt_ring": double(d.dt_ring)}
+        trackers = {"ring_start": w.ring_start.cpu(), "pending": w.pending.cpu(), "window": shape.window}
+        new = (x[:, None], dt[:, None], A, B[:, None], C[:, None], state)
+        exact = checkpointed_step(*new, **rings, **trackers, read_slots=slots, **options)[:, 0]
+    step()
+    return float((double(d.out) - exact).norm() / exact.norm())
+
+
+def _error_without_rings(contender: Contender, shape: Shape, state_dtype: torch.dtype, batch: int) -> float:
+    w = Workload(shape, batch, state_dtype, layers=1)
+    w.pending.fill_(1)
+    step, _ = contender.make(w)
+    d = w.layers[0]
+    args = [t.double().cpu() for t in (d.x, d.dt, d.A, d.B, d.C, d.state)]
+    exact = state_step(*args, read_slots=w.slots.cpu(), D=d.D.double().cpu(), dt_bias=d.dt_bias.double().cpu())
+    step()
+    return float((d.out.double().cpu() - exact).norm() / exact.norm())
+
+
+def check(
+    found: list[Contender], shape: Shape, state_dtype: torch.dtype, say: Callable[[str], None]
+) -> list[Contender]:
+    """Those that run here and are right. ``say`` is told of every other one, with the reason."""
+    good = []
+    for contender in found:
+        try:
+            wrong_by = error(contender, shape, state_dtype)
+        except (RuntimeError, ValueError, TypeError, ImportError, NotImplementedError) as problem:
+            say(f"left out: {contender.name} does not run here: {str(problem).splitlines()[0][:120]}")
+            continue
+        if wrong_by < WRONG:
+            good.append(contender)
+        else:
+            say(f"left out: {contender.name} is wrong here, relative error {wrong_by:.1e} against float64")
+    return good
+
+
+def measure(
+    found: list[Contender], shape: Shape, batch: int, state_dtype: torch.dtype, bandwidth: float, replays: int = 48
+) -> Row:
+    """Median microseconds a layer of every contender. bandwidth: bytes a second, for the floor."""
+    layers = layers_for(shape, batch, state_dtype)
+    w = Workload(shape, batch, state_dtype, layers)
+    made = {contender.name: contender.make(w) for contender in found}
+    graphs = {name: _capture(step) for name, (step, _) in made.items()}
+    advances = [w.advance, *(advance for _, advance in made.values() if advance)]
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for replay in range(replays + 8):
+        events = {name: _timed(graph) for name, graph in graphs.items()}
+        for advance in advances:
+            advance()
+        torch.cuda.synchronize()
+        if replay >= 8:
+            for name, (begin, end) in events.items():
+                times[name].append(begin.elapsed_time(end) * 1e3 / layers)
+    # A mean over W steps holds one flush a slot; the median is taken over such rounds.
+    rounds = {name: _rounds(values, shape.window) for name, values in times.items()}
+    medians = {name: statistics.median(values) for name, values in rounds.items()}
+    floor = floor_bytes(shape, batch, state_dtype) / bandwidth * 1e6
+    return Row(batch, str(state_dtype).removeprefix("torch."), floor, medians)
+
+
+def _rounds(values: list[float], window: int) -> list[float]:
+    return [statistics.fmean(values[i : i + window]) for i in range(0, len(values), window)]
+
+
+def _timed(graph: torch.cuda.CUDAGraph) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    graph.replay()
+    end.record()
+    return begin, end
+
+
+def _capture(step: Step) -> torch.cuda.CUDAGraph:
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph

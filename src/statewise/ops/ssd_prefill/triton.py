@@ -1,0 +1,252 @@
+"""Prefill on an NVIDIA GPU: one pass over the tokens with the state in registers. The README beside this says why.
+
+The sequences' lengths are known on the device alone: grids are bounded from shapes, nothing waits for the host.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from statewise.ops.common import NO_LIMIT, expect
+from statewise.ops.ssd_prefill.triton_kernels import (
+    pass_states_kernel,
+    scan_kernel,
+    segment_state_kernel,
+    time_step_kernel,
+)
+from statewise.ops.triton_common import expect_last_contiguous
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+SHORTEST_SEGMENT = 512  # tokens; below this the two launches more cost more than they win
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Launch parameters.
+
+    chunk: tokens at a time. block_p by block_n: the part of a state that a program holds. is_whole: such parts make up
+    a state without padding. dot: how products are formed, see triton_kernels.py.
+    """
+
+    chunk: int
+    block_p: int
+    block_n: int
+    is_whole: bool
+    num_warps: int
+    num_stages: int
+    dot: str
+
+
+def launch_plan(dtype: torch.dtype, head_dim: int, state_size: int, chunk_size: int, is_alone: bool, cpu: bool) -> Plan:
+    """What fits the registers and the shared memory of an H200.
+
+    is_alone: there are fewer programs than two a multiprocessor, so each may have the memory of two and load earlier.
+    cpu: under the interpreter, which gets products of bfloat16 wrong.
+    """
+    dot = {torch.float32: "tf32x3", torch.float16: "tf32", torch.bfloat16: "tf32" if cpu else "bf16"}[dtype]
+    block_n = max(16, triton.next_power_of_2(state_size))
+    block_p = 16 if head_dim <= 16 else 32 if head_dim <= 32 or block_n * (1 + (dot == "tf32x3")) > 128 else 64
+    if dot == "bf16" and block_n >= 64:
+        block_p = 64  # Triton 3.6 gets Hopper's asynchronous products wrong for narrower ones; see the README
+    num_warps = 8 if dot == "bf16" and block_n > 128 else 4
+    if dot == "bf16":
+        most, num_stages = 64, 3 if is_alone and block_n <= 128 else 2
+    else:
+        most, num_stages = 32 if block_n <= 128 else 16, 1
+    chunk = min(most, max(16, triton.next_power_of_2(chunk_size)))
+    is_whole = head_dim % block_p == 0 and state_size == block_n
+    return Plan(chunk, block_p, block_n, is_whole, num_warps, num_stages, dot)
+
+
+def programs_at_once(device: torch.device) -> int:
+    """Two a multiprocessor; none under the interpreter, which gains nothing from more programs."""
+    return 2 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def segment_size(length: int, programs: int, chunk: int, device: torch.device) -> int | None:
+    """Tokens a segment where ``programs`` a sequence leave the device idle, else None: every sequence is one piece.
+
+    A segment is as long as each multiprocessor's share of all the work, so a batch of any lengths is about as balanced.
+    """
+    share = max(SHORTEST_SEGMENT, length * programs // programs_at_once(device))
+    return None if length < 4 * share else triton.cdiv(share, chunk) * chunk
+
+
+def ssd_prefill(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None,
+    has_initial_state: Tensor | None,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_limit: tuple[float, float],
+    chunk_size: int,
+) -> tuple[Tensor, Tensor]:
+    _expect_supported(x, dt, B, C, z, initial_states)
+    (length, heads, head_dim), (groups, state_size) = x.shape, B.shape[1:]
+    sequences = cu_seqlens.shape[0] - 1
+    is_alone = heads * triton.cdiv(head_dim, 64) * sequences < programs_at_once(x.device)
+    plan = launch_plan(x.dtype, head_dim, state_size, chunk_size, is_alone, x.device.type == "cpu")
+    programs = heads * triton.cdiv(head_dim, plan.block_p)
+    segment = segment_size(length, programs, plan.chunk, x.device)
+    y = x.new_empty(length, heads, head_dim)
+    final = x.new_empty(sequences, heads, head_dim, state_size, dtype=torch.float32)
+    step, decay = _time_steps(dt, A, cu_seqlens, dt_bias, dt_limit, plan.chunk)
+
+    entering, has_entering, blocks = initial_states, has_initial_state, sequences
+    if entering is not None:
+        entering = entering.contiguous()
+    if segment is not None:
+        entering = _segment_states(x, B, cu_seqlens, step, decay, entering, has_initial_state, segment, plan)
+        has_entering, blocks = None, entering.shape[0]
+    scan_kernel[programs, blocks](
+        p_x=x,
+        p_B=B,
+        p_C=C,
+        p_dt=step,
+        p_decay=decay,
+        p_D=D,
+        p_z=z,
+        p_initial=entering,
+        p_has_initial=has_entering,
+        p_cu_seqlens=cu_seqlens,
+        p_y=y,
+        p_final=final,
+        length=length,
+        sequences=sequences,
+        segment=segment or 0,
+        stride_x_l=x.stride(0),
+        stride_x_h=x.stride(1),
+        stride_B_l=B.stride(0),
+        stride_B_g=B.stride(1),
+        stride_C_l=C.stride(0),
+        stride_C_g=C.stride(1),
+        stride_z_l=0 if z is None else z.stride(0),
+        stride_z_h=0 if z is None else z.stride(1),
+        H=heads,
+        P=head_dim,
+        N=state_size,
+        HEADS_PER_GROUP=heads // groups,
+        HAS_INITIAL=entering is not None,
+        HAS_MASK=has_entering is not None,
+        HAS_D=D is not None,
+        HAS_Z=z is not None,
+        SEGMENTED=segment is not None,
+        Q=plan.chunk,
+        BLOCK_P=plan.block_p,
+        BLOCK_N=plan.block_n,
+        WHOLE=plan.is_whole,
+        DOT=plan.dot,
+        num_warps=plan.num_warps,
+        num_stages=plan.num_stages,
+    )
+    return y, final
+
+
+def _expect_supported(x: Tensor, dt: Tensor, B: Tensor, C: Tensor, z: Tensor | None, initial: Tensor | None) -> None:
+    dtypes = {"x": x, "B": B, "C": C, "dt": dt} | ({} if z is None else {"z": z})
+    given = ", ".join(f"{name} {tensor.dtype}" for name, tensor in dtypes.items())
+    same = x.dtype == B.dtype == C.dtype and all(tensor.dtype in DTYPES for tensor in dtypes.values())
+    message = f"{given}; the triton backend runs float32, bfloat16 and float16, with x, B and C alike"
+    expect(same and (initial is None or initial.dtype in DTYPES), "ssd_prefill", message)
+    expect_last_contiguous("ssd_prefill", x=x, B=B, C=C, z=z)
+
+
+def _time_steps(
+    dt: Tensor, A: Tensor, cu_seqlens: Tensor, dt_bias: Tensor | None, dt_limit: tuple[float, float], chunk: int
+) -> tuple[Tensor, Tensor]:
+    """dt after bias, softplus and clamp, and the log2 of the decay since its chunk's start; both (H, L), float32."""
+    length, heads = dt.shape
+    sequences = cu_seqlens.shape[0] - 1
+    step, decay = dt.new_empty(2, heads, length, dtype=torch.float32).unbind()
+    block_h = min(32, triton.next_power_of_2(heads))
+    time_step_kernel[length // chunk + sequences, triton.cdiv(heads, block_h)](
+        p_dt_raw=dt,
+        p_A=A,
+        p_dt_bias=dt_bias,
+        p_cu_seqlens=cu_seqlens,
+        p_dt=step,
+        p_decay=decay,
+        length=length,
+        sequences=sequences,
+        heads=heads,
+        dt_low=dt_limit[0],
+        dt_high=dt_limit[1],
+        stride_dt_l=dt.stride(0),
+        stride_dt_h=dt.stride(1),
+        HAS_BIAS=dt_bias is not None,
+        HAS_LIMIT=dt_limit != NO_LIMIT,
+        Q=chunk,
+        BLOCK_H=block_h,
+        num_warps=4,
+    )
+    return step, decay
+
+
+def _segment_states(
+    x: Tensor,
+    B: Tensor,
+    cu_seqlens: Tensor,
+    step: Tensor,
+    decay: Tensor,
+    initial: Tensor | None,
+    has_initial: Tensor | None,
+    segment: int,
+    plan: Plan,
+) -> Tensor:
+    """The state that enters each segment: (L // segment + sequences, H, P, N), float32."""
+    (length, heads, head_dim), (groups, state_size) = x.shape, B.shape[1:]
+    sequences = cu_seqlens.shape[0] - 1
+    blocks = length // segment + sequences
+    states = x.new_empty(blocks, heads, head_dim, state_size, dtype=torch.float32)
+    total = x.new_empty(blocks, heads, dtype=torch.float32)
+    segment_state_kernel[heads * triton.cdiv(head_dim, plan.block_p), blocks](
+        p_x=x,
+        p_B=B,
+        p_dt=step,
+        p_decay=decay,
+        p_cu_seqlens=cu_seqlens,
+        p_states=states,
+        p_total=total,
+        length=length,
+        sequences=sequences,
+        segment=segment,
+        stride_x_l=x.stride(0),
+        stride_x_h=x.stride(1),
+        stride_B_l=B.stride(0),
+        stride_B_g=B.stride(1),
+        H=heads,
+        P=head_dim,
+        N=state_size,
+        HEADS_PER_GROUP=heads // groups,
+        Q=plan.chunk,
+        BLOCK_P=plan.block_p,
+        BLOCK_N=plan.block_n,
+        WHOLE=plan.is_whole,
+        DOT=plan.dot,
+        num_warps=plan.num_warps,
+        num_stages=plan.num_stages,
+    )
+    size, block = head_dim * state_size, min(2048, triton.next_power_of_2(head_dim * state_size))
+    pass_states_kernel[triton.cdiv(size, block), heads, sequences](
+        p_states=states,
+        p_total=total,
+        p_initial=initial,
+        p_has_initial=has_initial,
+        p_cu_seqlens=cu_seqlens,
+        segment=segment,
+        H=heads,
+        SIZE=size,
+        HAS_INITIAL=initial is not None,
+        HAS_MASK=has_initial is not None,
+        BLOCK=block,
+        num_warps=4,
+    )
+    return states

@@ -1,0 +1,267 @@
+"""The kernels of the chunked scan. Who launches them, with what and in which order: triton.py; why so: the README.
+
+p_ is a pointer, b_ a block in registers, o_ offsets, m_ a mask, i_ an index. Q is the tokens of a chunk. DOT is how
+products are formed: "bf16" of bfloat16 inputs; "tf32" of float16 ones, whose range a state may exceed; "tf32x3" of
+float32 ones.
+"""
+
+import triton
+import triton.language as tl
+
+from statewise.ops.triton_common import silu, softplus
+
+
+@triton.jit
+def find_block(p_cu_seqlens, i_block, size, sequences):
+    """(sequence, its first token, its end, which of its blocks) of a block of ``size`` tokens of a packed batch.
+
+    Sequence i has the blocks from ``cu_seqlens[i] // size + i`` on. That leaves it at least as many as it needs; some
+    lie past its end. ``length // size + sequences`` blocks are enough whatever the lengths are.
+    """
+    i_low, i_high = 0, sequences
+    while i_high - i_low > 1:
+        i_mid = (i_low + i_high) // 2
+        is_later = tl.load(p_cu_seqlens + i_mid).to(tl.int64) // size + i_mid <= i_block
+        i_low = tl.where(is_later, i_mid, i_low)
+        i_high = tl.where(is_later, i_high, i_mid)
+    begin = tl.load(p_cu_seqlens + i_low).to(tl.int64)
+    end = tl.load(p_cu_seqlens + i_low + 1).to(tl.int64)
+    return i_low, begin, end, i_block - begin // size - i_low
+
+
+@triton.jit
+def load_tokens(p, stride, tokens, o_column, columns, Q: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr):
+    """Q tokens by columns as an operand of a product, exact in every mode; zeros past ``tokens`` and ``columns``."""
+    o_q = tl.arange(0, Q)
+    p_tile = p + o_q[:, None] * stride + o_column[None, :]
+    if WHOLE:
+        b = tl.load(p_tile)
+    else:
+        b = tl.load(p_tile, mask=(o_q < tokens)[:, None] & (o_column < columns)[None, :], other=0.0)
+    return b if DOT == "bf16" else b.to(tl.float32)
+
+
+@triton.jit
+def round_operand(b, DOT: tl.constexpr):
+    """Float32 values as an operand, rounded to nearest if it is narrower: tensor cores cut off what TF32 lacks."""
+    if DOT == "bf16":
+        b = b.to(tl.bfloat16)
+    elif DOT == "tf32":
+        b = ((b.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return b
+
+
+@triton.jit
+def multiply(b_a, b_b, b_sum, DOT: tl.constexpr):
+    return tl.dot(b_a, b_b, b_sum, input_precision="tf32x3" if DOT == "tf32x3" else "tf32")
+
+
+@triton.jit
+def add_to_state(b_state, b_x, b_B, b_weight, DOT: tl.constexpr):
+    """b_state (N, P) plus the sum over tokens of weight * outer(B, x). A second operand holds what one cuts off."""
+    b_weighted = b_x.to(tl.float32) * b_weight[:, None]
+    if DOT == "tf32x3":
+        b_state = multiply(tl.trans(b_B), b_weighted, b_state, DOT)
+    else:
+        bits = -0x10000 if DOT == "bf16" else -0x2000
+        b_high = (b_weighted.to(tl.int32, bitcast=True) & bits).to(tl.float32, bitcast=True)
+        b_state = multiply(tl.trans(b_B), b_high.to(b_B.dtype), b_state, DOT)
+        b_state = multiply(tl.trans(b_B), (b_weighted - b_high).to(b_B.dtype), b_state, DOT)
+    return b_state
+
+
+@triton.jit
+def time_step_kernel(
+    p_dt_raw, p_A, p_dt_bias, p_cu_seqlens, p_dt, p_decay,
+    length, sequences, heads, dt_low, dt_high, stride_dt_l, stride_dt_h,
+    HAS_BIAS: tl.constexpr, HAS_LIMIT: tl.constexpr, Q: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """dt, and the log2 of the decay since the start of each chunk, both (heads, length). One program a chunk, heads."""
+    _, begin, end, i_chunk = find_block(p_cu_seqlens, tl.program_id(0), Q, sequences)
+    o_t = begin + i_chunk.to(tl.int64) * Q + tl.arange(0, Q)
+    o_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    m_h = o_h < heads
+    m_th = (o_t < end)[:, None] & m_h[None, :]
+    b_dt = tl.load(p_dt_raw + o_t[:, None] * stride_dt_l + o_h[None, :] * stride_dt_h, mask=m_th, other=0.0)
+    b_dt = b_dt.to(tl.float32)
+    if HAS_BIAS:
+        b_dt += tl.load(p_dt_bias + o_h, mask=m_h, other=0.0).to(tl.float32)[None, :]
+    b_dt = softplus(b_dt)
+    if HAS_LIMIT:
+        b_dt = tl.minimum(tl.maximum(b_dt, dt_low), dt_high)
+    b_A = tl.load(p_A + o_h, mask=m_h, other=0.0).to(tl.float32) * 1.4426950408889634
+    b_decay = tl.cumsum(b_dt * b_A[None, :], axis=0)
+    o_out = o_h.to(tl.int64)[None, :] * length + o_t[:, None]
+    tl.store(p_dt + o_out, b_dt, mask=m_th)
+    tl.store(p_decay + o_out, b_decay, mask=m_th)
+
+
+@triton.jit
+def segment_state_kernel(
+    p_x, p_B, p_dt, p_decay, p_cu_seqlens, p_states, p_total,
+    length, sequences, segment, stride_x_l, stride_x_h, stride_B_l, stride_B_g,
+    H: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
+    Q: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, WHOLE: tl.constexpr,
+    DOT: tl.constexpr,
+):  # fmt: skip
+    """What a segment adds to the state, and the log2 of its decay; not a sequence's last. One program a tile of P, head
+    and segment."""
+    i_h, i_segment = tl.program_id(0) // tl.cdiv(P, BLOCK_P), tl.program_id(1)
+    _, begin, end, i_part = find_block(p_cu_seqlens, i_segment, segment, sequences)
+    begin += i_part.to(tl.int64) * segment
+    if begin + segment >= end:
+        return
+    o_q, o_n = tl.arange(0, Q), tl.arange(0, BLOCK_N)
+    o_p = (tl.program_id(0) % tl.cdiv(P, BLOCK_P)) * BLOCK_P + tl.arange(0, BLOCK_P)
+    p_x += begin * stride_x_l + i_h * stride_x_h
+    p_B += begin * stride_B_l + (i_h // HEADS_PER_GROUP) * stride_B_g
+    p_dt += i_h.to(tl.int64) * length + begin
+    p_decay += i_h.to(tl.int64) * length + begin
+
+    b_state = tl.zeros([BLOCK_N, BLOCK_P], tl.float32)
+    total = 0.0
+    for _ in range(segment // Q):
+        b_x = load_tokens(p_x, stride_x_l, Q, o_p, P, Q, WHOLE, DOT)
+        b_B = load_tokens(p_B, stride_B_l, Q, o_n, N, Q, WHOLE, DOT)
+        last = tl.load(p_decay + Q - 1)
+        b_weight = tl.exp2(last - tl.load(p_decay + o_q)) * tl.load(p_dt + o_q)
+        b_state = add_to_state(b_state * tl.exp2(last), b_x, b_B, b_weight, DOT)
+        total += last
+        p_x += Q * stride_x_l
+        p_B += Q * stride_B_l
+        p_dt += Q
+        p_decay += Q
+    i_row = i_segment.to(tl.int64) * H + i_h
+    o_state = i_row * P * N + o_p[None, :] * N + o_n[:, None]
+    tl.store(p_states + o_state, b_state, mask=(o_n < N)[:, None] & (o_p < P)[None, :])
+    tl.store(p_total + i_row, total)
+
+
+@triton.jit
+def pass_states_kernel(
+    p_states, p_total, p_initial, p_has_initial, p_cu_seqlens, segment,
+    H: tl.constexpr, SIZE: tl.constexpr, HAS_INITIAL: tl.constexpr, HAS_MASK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Replace what each segment adds by the state that enters it. One program a block of the state, head, sequence."""
+    i_h, i_sequence = tl.program_id(1), tl.program_id(2)
+    begin = tl.load(p_cu_seqlens + i_sequence).to(tl.int64)
+    end = tl.load(p_cu_seqlens + i_sequence + 1).to(tl.int64)
+    count = tl.maximum(tl.cdiv(end - begin, segment), 1)
+    o_s = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    m_s = o_s < SIZE
+    b_state = tl.zeros([BLOCK], tl.float32)
+    if HAS_INITIAL:
+        has = tl.load(p_has_initial + i_sequence) != 0 if HAS_MASK else True
+        o_initial = (i_sequence.to(tl.int64) * H + i_h) * SIZE + o_s
+        b_state = tl.load(p_initial + o_initial, mask=m_s & has, other=0.0).to(tl.float32)
+    i_row = (begin // segment + i_sequence) * H + i_h
+    for i in range(count):
+        m_own = m_s & (i < count - 1)
+        b_own = tl.load(p_states + i_row * SIZE + o_s, mask=m_own, other=0.0)
+        total = tl.load(p_total + i_row, mask=i < count - 1, other=0.0)
+        tl.store(p_states + i_row * SIZE + o_s, b_state, mask=m_s)
+        b_state = tl.exp2(total) * b_state + b_own
+        i_row += H
+
+
+@triton.jit
+def scan_chunk(
+    b_state, p_x, p_B, p_C, p_dt, p_decay, p_z, p_y, D, tokens, o_p, o_n,
+    stride_x_l, stride_B_l, stride_C_l, stride_z_l,
+    P: tl.constexpr, N: tl.constexpr, STRIDE_Y: tl.constexpr, HAS_D: tl.constexpr, HAS_Z: tl.constexpr,
+    Q: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """The outputs of up to Q tokens, and the state after them. WHOLE: Q tokens, no padding in P and N, so no masks."""
+    o_q = tl.arange(0, Q)
+    b_C = load_tokens(p_C, stride_C_l, tokens, o_n, N, Q, WHOLE, DOT)
+    b_B = load_tokens(p_B, stride_B_l, tokens, o_n, N, Q, WHOLE, DOT)
+    b_x = load_tokens(p_x, stride_x_l, tokens, o_p, P, Q, WHOLE, DOT)
+    b_dt = tl.load(p_dt + o_q, mask=o_q < tokens, other=0.0)
+    b_decay = tl.load(p_decay + tl.minimum(o_q, tokens - 1))  # past the end dt = 0 and nothing decays
+    last = tl.load(p_decay + tokens - 1)
+
+    b_CB = multiply(b_C, tl.trans(b_B), tl.zeros([Q, Q], tl.float32), DOT)
+    b_y = multiply(b_C, round_operand(b_state, DOT), tl.zeros([Q, o_p.shape[0]], tl.float32), DOT)
+    b_gap = tl.where(o_q[:, None] >= o_q[None, :], b_decay[:, None] - b_decay[None, :], float("-inf"))
+    b_mix = round_operand(b_CB * tl.exp2(b_gap) * b_dt[None, :], DOT)
+    b_y = multiply(b_mix, b_x, b_y * tl.exp2(b_decay)[:, None], DOT)
+    b_state = add_to_state(b_state * tl.exp2(last), b_x, b_B, tl.exp2(last - b_decay) * b_dt, DOT)
+
+    if HAS_D:
+        b_y += D * b_x.to(tl.float32)
+    if HAS_Z:
+        b_y *= silu(load_tokens(p_z, stride_z_l, tokens, o_p, P, Q, WHOLE, "fp32"))
+    p_tile = p_y + o_q[:, None] * STRIDE_Y + o_p[None, :]
+    if WHOLE:
+        tl.store(p_tile, b_y.to(p_y.dtype.element_ty))
+    else:
+        tl.store(p_tile, b_y.to(p_y.dtype.element_ty), mask=(o_q < tokens)[:, None] & (o_p < P)[None, :])
+    return b_state
+
+
+@triton.jit
+def scan_kernel(
+    p_x, p_B, p_C, p_dt, p_decay, p_D, p_z, p_initial, p_has_initial, p_cu_seqlens, p_y, p_final,
+    length, sequences, segment,
+    stride_x_l, stride_x_h, stride_B_l, stride_B_g, stride_C_l, stride_C_g, stride_z_l, stride_z_h,
+    H: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
+    HAS_INITIAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_D: tl.constexpr, HAS_Z: tl.constexpr,
+    SEGMENTED: tl.constexpr, Q: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, WHOLE: tl.constexpr,
+    DOT: tl.constexpr,
+):  # fmt: skip
+    """Outputs and final states. One program a tile of P, head and segment or sequence: its state stays in registers."""
+    i_h, i_block = tl.program_id(0) // tl.cdiv(P, BLOCK_P), tl.program_id(1)
+    if SEGMENTED:
+        i_sequence, begin, sequence_end, i_part = find_block(p_cu_seqlens, i_block, segment, sequences)
+        begin += i_part.to(tl.int64) * segment
+        if (i_part > 0) & (begin >= sequence_end):
+            return
+        end = tl.minimum(begin + segment, sequence_end)
+    else:
+        i_sequence = i_block
+        begin = tl.load(p_cu_seqlens + i_sequence).to(tl.int64)
+        sequence_end = tl.load(p_cu_seqlens + i_sequence + 1).to(tl.int64)
+        end = sequence_end
+    o_n = tl.arange(0, BLOCK_N)
+    o_p = (tl.program_id(0) % tl.cdiv(P, BLOCK_P)) * BLOCK_P + tl.arange(0, BLOCK_P)
+    m_state = (o_n < N)[:, None] & (o_p < P)[None, :]
+    o_state = i_h * (P * N) + o_p[None, :] * N + o_n[:, None]
+
+    b_state = tl.zeros([BLOCK_N, BLOCK_P], tl.float32)
+    if HAS_INITIAL:
+        m_initial = m_state
+        if HAS_MASK:
+            m_initial = m_state & (tl.load(p_has_initial + i_sequence) != 0)
+        b_state = tl.load(p_initial + i_block.to(tl.int64) * (H * P * N) + o_state, mask=m_initial, other=0.0)
+        b_state = b_state.to(tl.float32)
+    D = tl.load(p_D + i_h).to(tl.float32) if HAS_D else 0.0
+
+    p_x += begin * stride_x_l + i_h * stride_x_h
+    p_B += begin * stride_B_l + (i_h // HEADS_PER_GROUP) * stride_B_g
+    p_C += begin * stride_C_l + (i_h // HEADS_PER_GROUP) * stride_C_g
+    p_y += (begin * H + i_h) * P
+    p_dt += i_h.to(tl.int64) * length + begin
+    p_decay += i_h.to(tl.int64) * length + begin
+    if HAS_Z:
+        p_z += begin * stride_z_l + i_h * stride_z_h
+    tokens = (end - begin).to(tl.int32)
+    for _ in range(tokens // Q):
+        b_state = scan_chunk(
+            b_state, p_x, p_B, p_C, p_dt, p_decay, p_z, p_y, D, Q, o_p, o_n,
+            stride_x_l, stride_B_l, stride_C_l, stride_z_l, P, N, H * P, HAS_D, HAS_Z, Q, WHOLE, DOT,
+        )  # fmt: skip
+        p_x += Q * stride_x_l
+        p_B += Q * stride_B_l
+        p_C += Q * stride_C_l
+        p_y += Q * (H * P)
+        p_dt += Q
+        p_decay += Q
+        if HAS_Z:
+            p_z += Q * stride_z_l
+    if tokens % Q > 0:
+        b_state = scan_chunk(
+            b_state, p_x, p_B, p_C, p_dt, p_decay, p_z, p_y, D, tokens % Q, o_p, o_n,
+            stride_x_l, stride_B_l, stride_C_l, stride_z_l, P, N, H * P, HAS_D, HAS_Z, Q, False, DOT,
+        )  # fmt: skip
+    if end == sequence_end:
+        tl.store(p_final + i_sequence.to(tl.int64) * (H * P * N) + o_state, b_state, mask=m_state)
