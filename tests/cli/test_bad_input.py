@@ -115,7 +115,11 @@ def test_an_impossible_interval(capsys, demo_folder, interval):
         (("--memory", "lots"), "memory is 'lots', expected bytes or a size like 512MiB"),
         (("--memory", "0"), "memory is '0', expected more than zero bytes"),
         (("--state-dtype", "int8"), "state_dtype is 'int8', expected one of float32"),
-        (("--backend", "triton"), "backend 'triton' cannot run here; possible: auto; torch"),
+        (("--backend", "mystery"), "backend 'mystery' cannot run here; possible: auto; torch"),
+        (
+            ("--backend", "triton", "--state-dtype", "float64"),
+            "backend 'triton' cannot run here: its kernels sum in float32",
+        ),
         (("--device", "tpu9"), "device is 'tpu9', expected cpu or cuda"),
         (("--max-batched-tokens", "10"), "max_batched_tokens is 10, expected at least max_batch = 64"),
         (("--max-batch", "0"), "max_batch is 0, expected a whole number, at least 1"),

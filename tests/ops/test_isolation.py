@@ -172,6 +172,18 @@ def test_packed_lengths_must_cover_the_tokens():
 def test_an_unknown_backend_lists_what_can_run():
     with pytest.raises(BackendError, match="backend 'cuda-magic' cannot run here; possible: auto; torch"):
         resolve("cuda-magic", torch.device("cpu"))
+
+
+def test_triton_is_there_by_name_where_it_can_run(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     chosen, reason = resolve("auto", torch.device("cpu"))
-    assert chosen.name == "torch"
-    assert "torch" in reason
+    assert (chosen.name, reason) == ("torch", "torch: triton cannot run, it needs a GPU and the device is cpu")
+    with pytest.raises(
+        BackendError, match=r"'triton' cannot run here: it needs a GPU and the device is cpu; possible: auto"
+    ):
+        resolve("triton", torch.device("cpu"))
+    assert resolve("triton", torch.device("cuda"))[0].name == "triton"
+    chosen, reason = resolve("auto", torch.device("cuda"))
+    assert (chosen.name, reason) == ("torch", "torch: the Triton kernels are run only by name so far")
+    with pytest.raises(BackendError, match="its kernels sum in float32 and float64 is asked for"):
+        resolve("triton", torch.device("cuda"), double=True)

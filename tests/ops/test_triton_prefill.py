@@ -10,8 +10,6 @@ from statewise.ops import causal_conv_prefill, ssd_prefill
 from tests.ops.kernels import ACTIVATIONS, DEVICE, HAS_GPU, assert_as_good
 from tests.strategies import Dims, Inputs, Options
 
-# How the interpreter reads the bound of a loop.
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
 NAN = float("nan")
 ALL, NONE = Options(True, True, True, True), Options(False, False, False, False)
 TWO_OPERANDS = 1e-5  # what two 16-bit operands leave of the error of a float32 final state
@@ -31,6 +29,8 @@ LARGE = [
     (Dims(8, 128, 1, 256), [400, 1], 64, 192),
     (Dims(64, 32, 4, 16), [33, 3000], 32, None),
     (Dims(80, 64, 1, 64), [513] * 4, 64, 64),
+    (Dims(4, 32, 2, 128), [40, 64, 130], 64, None),
+    (Dims(4, 64, 2, 256), [40, 64, 130, 1], 64, None),
 ]
 CASES = SMALL + LARGE if HAS_GPU else SMALL
 

@@ -58,8 +58,9 @@ def _over_layers(w: Workload, call: Callable[[Layer], Any]) -> Step:
 
 def _our_plain(w: Workload) -> tuple[Step, None]:
     def call(d: Layer) -> None:
-        options = {"D": d.D, "dt_bias": d.dt_bias, "backend": "triton"}
-        d.out = state_step(d.x, d.dt, d.A, d.B, d.C, d.state, read_slots=w.slots, **options)
+        d.out = state_step(
+            d.x, d.dt, d.A, d.B, d.C, d.state, read_slots=w.slots, D=d.D, dt_bias=d.dt_bias, backend="triton"
+        )
 
     return _over_layers(w, call), None
 
@@ -89,7 +90,7 @@ def _our_checkpointed(w: Workload) -> tuple[Step, None]:
 
 
 def _expanded(w: Workload, d: Layer, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A, D, dt_bias and dt as the peers want them: one value a head, expanded with stride 0. D, bias and dt in ``dtype``."""
+    """A, D, dt_bias and dt as the peers want them: one value a head, stride 0 within it. D and bias in ``dtype``."""
     s = w.shape
     A = d.A[:, None, None].expand(s.heads, s.head_dim, s.state_size)
     D, bias = (t.to(dtype)[:, None].expand(s.heads, s.head_dim) for t in (d.D, d.dt_bias))

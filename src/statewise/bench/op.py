@@ -34,17 +34,33 @@ def error(contender: Contender, shape: Shape, state_dtype: torch.dtype, batch: i
     if contender.name == "vllm replay":  # its rings are its own: start it with nothing pending
         return _error_without_rings(contender, shape, state_dtype, batch)
     d = w.layers[0]
-    slots, double = w.slots.cpu(), lambda t: t.double().cpu()
+    slots = w.slots.cpu()
+
+    def double(t: torch.Tensor) -> torch.Tensor:
+        return t.double().cpu()
+
     args = [double(t) for t in (d.x, d.dt, d.A, d.B, d.C, d.state)]
-    options = {"D": double(d.D), "dt_bias": double(d.dt_bias)}
     if contender.kind == "plain":
-        exact = state_step(*args, read_slots=slots, **options)
+        exact = state_step(*args, read_slots=slots, D=double(d.D), dt_bias=double(d.dt_bias))
     else:
         x, dt, A, B, C, state = args
-        rings = {"x_ring": double(d.x_ring), "B_ring": double(d.B_ring), "dt_ring": double(d.dt_ring)}
-        trackers = {"ring_start": w.ring_start.cpu(), "pending": w.pending.cpu(), "window": shape.window}
-        new = (x[:, None], dt[:, None], A, B[:, None], C[:, None], state)
-        exact = checkpointed_step(*new, **rings, **trackers, read_slots=slots, **options)[:, 0]
+        exact = checkpointed_step(
+            x[:, None],
+            dt[:, None],
+            A,
+            B[:, None],
+            C[:, None],
+            state,
+            x_ring=double(d.x_ring),
+            B_ring=double(d.B_ring),
+            dt_ring=double(d.dt_ring),
+            ring_start=w.ring_start.cpu(),
+            pending=w.pending.cpu(),
+            window=shape.window,
+            read_slots=slots,
+            D=double(d.D),
+            dt_bias=double(d.dt_bias),
+        )[:, 0]
     step()
     return float((double(d.out) - exact).norm() / exact.norm())
 

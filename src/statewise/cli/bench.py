@@ -5,6 +5,7 @@ import json
 import platform
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import torch
 from rich.box import SIMPLE_HEAD
@@ -13,6 +14,9 @@ from rich.table import Table
 
 from statewise import __version__
 from statewise.errors import ConfigError
+
+if TYPE_CHECKING:
+    from statewise.bench.op import Row
 
 SUMMARY = "time the decode step beside its peers (needs a GPU)"
 H200_READ_BANDWIDTH = 4.4e12  # bytes a second, measured with a kernel that only reads
@@ -47,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     shape = Shape(
         arguments.heads, arguments.head_dim, arguments.groups, arguments.state_size, arguments.checkpoint_interval
     )
-    rows = []
+    rows: list[Row] = []
     console = Console(width=None if sys.stdout.isatty() else 160)
     for name in arguments.state_dtype:
         dtype = getattr(torch, name)
@@ -62,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _table(name: str, rows: list, kinds: dict[str, tuple[str, bool]]) -> Table:
+def _table(name: str, rows: "list[Row]", kinds: dict[str, tuple[str, bool]]) -> Table:
     table = Table(title=f"microseconds a layer, {name} state", title_justify="left", box=SIMPLE_HEAD)
     headers = [
         "batch",
@@ -95,7 +99,7 @@ def _table(name: str, rows: list, kinds: dict[str, tuple[str, bool]]) -> Table:
     return table
 
 
-def _report(arguments: argparse.Namespace, rows: list) -> dict[str, object]:
+def _report(arguments: argparse.Namespace, rows: "list[Row]") -> dict[str, object]:
     import triton
 
     return {

@@ -75,7 +75,7 @@ class LLM:
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError("device is cuda, but torch sees no GPU here; possible: cpu")
         _expect_room(self.plan, config, device)
-        ops, _ = resolve(config.backend, device)
+        ops, _ = resolve(self.plan.backend, device)
         weights = load_model(folder, self.model_config, ops, self.plan.dtype, device)
         self.engine = Engine(weights, self.plan, config)
         if not quiet:

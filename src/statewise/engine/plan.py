@@ -87,7 +87,8 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         usable = slots * kv.blocks_for(longest) if longest else math.inf
         blocks = int(min((budget - slots * mamba.bytes_per_slot) // kv.bytes_per_block, usable))
         longest = min(longest or blocks * kv.block_size, blocks * kv.block_size)
-    ops, reason = resolve(config.backend, _device(config))
+    double = torch.float64 in (dtype, mamba.state_dtype)
+    ops, reason = resolve(config.backend, _device(config), double)
     with torch.device("meta"):
         weights = HybridModel(model, ops)
     return Plan(

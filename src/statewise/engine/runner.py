@@ -7,7 +7,7 @@ from torch import Tensor
 
 from statewise.cache.mamba import MambaPool
 from statewise.cache.paged_kv import PagedKV
-from statewise.cache.window import advance, flushes
+from statewise.cache.window import flushes
 from statewise.engine.plan import Plan
 from statewise.engine.request import Request
 from statewise.engine.scheduler import Step
@@ -63,9 +63,17 @@ class Runner:
     def _advance(self, batch: Batch) -> None:
         """Move the trackers, once a step for all layers. A prefilled slot has nothing pending."""
         pool, own, window = self.caches.mamba, batch.decode_slots, self.plan.mamba.checkpoint_interval
-        start, pending = pool.ring_start[own], pool.pending[own]
+        pending = pool.pending[own]
         self._counts += torch.stack([torch.as_tensor(flushes(pending, 1, window)).sum(), pending.sum()])
-        pool.ring_start[own], pool.pending[own] = advance(start, pending, 1, 1, window, self.plan.mamba.ring_rows)
+        self.model.ops.advance_trackers(
+            pool.ring_start,
+            pool.pending,
+            own,
+            tokens=1,
+            accepted=1,
+            window=window,
+            ring_rows=self.plan.mamba.ring_rows,
+        )
         pool.ring_start[batch.prefill_slots] = 0
         pool.pending[batch.prefill_slots] = 0
 

@@ -59,7 +59,7 @@ class HybridModel(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: Ops):
         super().__init__()
-        self.config = config
+        self.config, self.ops = config, ops
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(
             Block(config, kind, config.pattern[:i].count(kind), ops) for i, kind in enumerate(config.pattern)

@@ -1,5 +1,7 @@
 """Which implementation of the ops runs. Resolved once, with its reason; nothing falls back in silence."""
 
+import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,19 +25,36 @@ class Ops:
     causal_conv_prefill: Callable[..., Tensor]
     causal_conv_step: Callable[..., Tensor]
     gated_rms_norm: Callable[..., Tensor]
+    advance_trackers: Callable[..., None]
 
 
-def resolve(name: str, device: torch.device) -> tuple[Ops, str]:
+def resolve(name: str, device: torch.device, double: bool = False) -> tuple[Ops, str]:
     """The ops of backend ``name`` on ``device``, and why it was chosen.
 
-    name: "auto" or a key of BACKENDS. Raises BackendError, listing what can run, for any other name.
+    name: "auto" or a key of BACKENDS.  double: whether any tensor is float64.
+    Raises BackendError, listing what can run, for a name that is unknown or cannot run here.
     """
+    obstacle = _triton_obstacle(device, double)
     if name == "auto":
-        return _bind("torch"), f"torch: the only fast backend so far, on {device.type}"
-    if name not in BACKENDS:
-        can = "; ".join(f"{key} ({what})" for key, what in BACKENDS.items())
-        raise BackendError(f"backend {name!r} cannot run here; possible: auto; {can}")
-    return _bind(name), f"{name}: asked for"
+        # Not yet "triton" on a GPU: its prefill has shapes that no GPU has run (docs/log.md). It is there by name.
+        why = "the Triton kernels are run only by name so far" if obstacle is None else f"triton cannot run, {obstacle}"
+        return _bind("torch"), f"torch: {why}"
+    if name in BACKENDS and not (name == "triton" and obstacle):
+        return _bind(name), f"{name}: asked for"
+    can = [f"{key} ({what})" for key, what in BACKENDS.items() if key != "triton" or obstacle is None]
+    why = f": {obstacle}" if name == "triton" else ""
+    raise BackendError(f"backend {name!r} cannot run here{why}; possible: auto; {'; '.join(can)}")
+
+
+def _triton_obstacle(device: torch.device, double: bool) -> str | None:
+    """Why the Triton kernels cannot run, or None. Its interpreter (TRITON_INTERPRET=1) runs them on a CPU, slowly."""
+    if double:
+        return "its kernels sum in float32 and float64 is asked for"
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton is not installed"
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"it needs a GPU and the device is {device.type}"
+    return None
 
 
 def _bind(name: str) -> Ops:
@@ -47,4 +66,5 @@ def _bind(name: str) -> Ops:
         causal_conv_prefill=partial(ops.causal_conv_prefill, backend=name),
         causal_conv_step=partial(ops.causal_conv_step, backend=name),
         gated_rms_norm=partial(ops.gated_rms_norm, backend=name),
+        advance_trackers=partial(ops.advance_trackers, backend=name),
     )

@@ -31,7 +31,7 @@ def silu(b_x):
 
 
 def expect_last_contiguous(op: str, **tensors: Tensor | None) -> None:
-    """Raise ArgumentError unless the last dimension of every tensor that is there has stride 1. Outer strides are free."""
+    """Raise ArgumentError unless the last dimension of every tensor that is there has stride 1."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.shape[-1] > 1:
             message = f"{name} has strides {tensor.stride()}, the triton backend expects 1 in the last dimension"
@@ -87,7 +87,7 @@ def pdl_options(device: torch.device) -> dict[str, bool]:
 
 @triton.jit
 def wait_for_earlier_kernels(USE_PDL: tl.constexpr):
-    """Nothing before this line may touch memory that another kernel writes. The next kernel may launch, and wait here."""
+    """Nothing before this line may touch memory that another kernel writes. The next may launch, and wait here."""
     if USE_PDL:
         gdc_launch_dependents()
         gdc_wait()

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="import-untyped,no-untyped-def,untyped-decorator"
 """The trackers on an NVIDIA GPU: one program, so that a running count puts the rows that flush in order."""
 
 import triton

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="import-untyped,no-untyped-def,untyped-decorator"
 """The convolution on an NVIDIA GPU. In a step, a program takes some channels of one row and reads their inputs once."""
 
 import torch

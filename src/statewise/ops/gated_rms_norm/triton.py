@@ -1,4 +1,3 @@
-# mypy: disable-error-code="import-untyped,no-untyped-def,untyped-decorator"
 """The gated norm on an NVIDIA GPU: a program holds whole groups in registers, so x and z are read once."""
 
 import torch

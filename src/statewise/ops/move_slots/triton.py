@@ -1,4 +1,3 @@
-# mypy: disable-error-code="import-untyped,no-untyped-def,untyped-decorator"
 """Slot moves on an NVIDIA GPU: a program owns a few words of a page and moves them for all slots at once."""
 
 from collections.abc import Sequence

@@ -34,7 +34,6 @@ class Plan:
     block_p: int
     block_n: int
     is_whole: bool
-    num_warps: int
     num_stages: int
     dot: str
 
@@ -47,28 +46,32 @@ def launch_plan(dtype: torch.dtype, head_dim: int, state_size: int, chunk_size: 
     """
     dot = {torch.float32: "tf32x3", torch.float16: "tf32", torch.bfloat16: "tf32" if cpu else "bf16"}[dtype]
     block_n = max(16, triton.next_power_of_2(state_size))
-    block_p = 16 if head_dim <= 16 else 32 if head_dim <= 32 or block_n * (1 + (dot == "tf32x3")) > 128 else 64
-    if dot == "bf16" and block_n >= 64:
-        block_p = 64  # Triton 3.6 gets Hopper's asynchronous products wrong for narrower ones; see the README
-    num_warps = 8 if dot == "bf16" and block_n > 128 else 4
+    narrow, wide = triton.cdiv(head_dim, 32) * 32, triton.cdiv(head_dim, 64) * 64
+    if dot == "bf16" and 64 <= block_n <= 128:
+        block_p = 64  # narrower tiles gave wrong final states, so small heads are padded; see the README
+    elif head_dim <= 16:
+        block_p = 16
+    else:
+        block_p = 32 if narrow < wide or block_n * (1 + (dot == "tf32x3")) > 128 else 64
     if dot == "bf16":
         most, num_stages = 64, 3 if is_alone and block_n <= 128 else 2
     else:
         most, num_stages = 32 if block_n <= 128 else 16, 1
     chunk = min(most, max(16, triton.next_power_of_2(chunk_size)))
     is_whole = head_dim % block_p == 0 and state_size == block_n
-    return Plan(chunk, block_p, block_n, is_whole, num_warps, num_stages, dot)
+    return Plan(chunk, block_p, block_n, is_whole, num_stages, dot)
 
 
 def programs_at_once(device: torch.device) -> int:
-    """Two a multiprocessor; none under the interpreter, which gains nothing from more programs."""
+    """Two a multiprocessor; one under the interpreter, where nothing runs beside another."""
     return 2 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def segment_size(length: int, programs: int, chunk: int, device: torch.device) -> int | None:
-    """Tokens a segment where ``programs`` a sequence leave the device idle, else None: every sequence is one piece.
+    """Tokens a segment where ``programs`` a sequence leave most of the device idle, else None: a sequence is one piece.
 
-    A segment is as long as each multiprocessor's share of all the work, so a batch of any lengths is about as balanced.
+    A segment is as long as each program's share of all the work, if the device were full; below four segments of that
+    length in all, the second reading of x and B costs more than the balance wins.
     """
     share = max(SHORTEST_SEGMENT, length * programs // programs_at_once(device))
     return None if length < 4 * share else triton.cdiv(share, chunk) * chunk
@@ -144,7 +147,7 @@ def ssd_prefill(
         BLOCK_N=plan.block_n,
         WHOLE=plan.is_whole,
         DOT=plan.dot,
-        num_warps=plan.num_warps,
+        num_warps=4,
         num_stages=plan.num_stages,
     )
     return y, final
@@ -231,7 +234,7 @@ def _segment_states(
         BLOCK_N=plan.block_n,
         WHOLE=plan.is_whole,
         DOT=plan.dot,
-        num_warps=plan.num_warps,
+        num_warps=4,
         num_stages=plan.num_stages,
     )
     size, block = head_dim * state_size, min(2048, triton.next_power_of_2(head_dim * state_size))
