@@ -87,7 +87,11 @@ def pdl_options(device: torch.device) -> dict[str, bool]:
 
 @triton.jit
 def wait_for_earlier_kernels(USE_PDL: tl.constexpr):
-    """Nothing before this line may touch memory that another kernel writes. The next may launch, and wait here."""
+    """Nothing before this line may touch memory that another kernel writes. After it the next may launch.
+
+    In this order: a dependent that starts after the trigger, such as `output_kernel`, then knows that all kernels in front
+    of this one have ended.
+    """
     if USE_PDL:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()

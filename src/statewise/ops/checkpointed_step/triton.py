@@ -25,7 +25,7 @@ class Launch:
 
 
 def launch_parameters(batch: int, heads: int, head_dim: int, itemsize: int) -> Launch:
-    """From measurements on an H200; see docs/log.md."""
+    """From measurements on an H200; see docs/log.md. One kernel pays only where launches are all that counts."""
     if batch * heads <= 256 and itemsize == 2:
         return Launch(True, min(64, triton.next_power_of_2(head_dim)), 4)
     return Launch(False, 16, 1)

@@ -66,8 +66,11 @@ def state_step_kernel(
 
 def launch_parameters(rows: int, head_dim: int, itemsize: int) -> tuple[int, int]:
     """(BLOCK_P, num_warps) for so many (row, head) pairs. From measurements on an H200; see docs/log.md."""
-    block = triton.next_power_of_2(head_dim)
-    return min(block, 16 if itemsize == 4 else 32), 2
+    if itemsize == 4 or rows <= 128:
+        block, warps = 16, 4
+    else:
+        block, warps = (32, 4) if rows <= 512 else (16, 2)
+    return min(triton.next_power_of_2(head_dim), block), warps
 
 
 def state_step(
