@@ -89,8 +89,8 @@ def pdl_options(device: torch.device) -> dict[str, bool]:
 def wait_for_earlier_kernels(USE_PDL: tl.constexpr):
     """Nothing before this line may touch memory that another kernel writes. After it the next may launch.
 
-    In this order: a dependent that starts after the trigger, such as `output_kernel`, then knows that all kernels in front
-    of this one have ended.
+    In this order: a dependent that starts after the trigger, such as `output_kernel`, then knows that all kernels in
+    front of this one have ended.
     """
     if USE_PDL:
         gdc_wait()
