@@ -1,11 +1,11 @@
-"""The trackers: the rule of cache/window on every backend, and the list of the rows that flush next."""
+"""The trackers: the rule of cache/window on every backend."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.cache.window import advance, flushes, predicted_writes, ring_rows
+from statewise.cache.window import advance, ring_rows
 from statewise.errors import ArgumentError
 from statewise.ops.advance_trackers import advance_trackers
 from tests.ops.kernels import DEVICE, HAS_GPU
@@ -14,7 +14,7 @@ BACKENDS = pytest.mark.parametrize("backend", ["reference", "torch", "triton"])
 
 
 class Case:
-    """Trackers at every phase, rows in slots here and there, pads among them; lists full of what was there before."""
+    """Trackers at every phase, rows in slots here and there, pads among them."""
 
     def __init__(self, batch, window, tokens, seed=0, index=torch.int64):
         g = torch.Generator().manual_seed(seed)
@@ -25,31 +25,24 @@ class Case:
         self.slots = torch.randperm(slots, generator=g)[:batch].to(index)
         self.slots[torch.rand(batch, generator=g) < 0.25] = -1
         self.accepted = torch.randint(0, tokens + 1, (batch,), generator=g).to(index)
-        self.flush_rows = torch.full((batch,), 77, dtype=torch.int32)
-        self.flush_count = torch.tensor([77], dtype=torch.int32)
 
-    def run(self, backend, accepted=None, next_tokens=None, with_list=True):
-        """The trackers, then the list and its length (or None), on the CPU. ``accepted`` None: each row its own."""
-        start, pending, slots, rows, count = (
-            t.clone().to(DEVICE) for t in (self.ring_start, self.pending, self.slots, self.flush_rows, self.flush_count)
-        )
+    def run(self, backend, accepted=None):
+        """The trackers after the step, on the CPU. ``accepted`` None: each row its own."""
+        start, pending = self.ring_start.clone().to(DEVICE), self.pending.clone().to(DEVICE)
         advance_trackers(
             start,
             pending,
-            slots,
+            self.slots.to(DEVICE),
             tokens=self.tokens,
             accepted=self.accepted.to(DEVICE) if accepted is None else accepted,
             window=self.window,
             ring_rows=self.rows,
-            next_tokens=next_tokens,
-            flush_rows=rows if with_list else None,
-            flush_count=count if with_list else None,
             backend=backend,
         )
-        return start.cpu(), pending.cpu(), rows.cpu(), count.cpu()
+        return start.cpu(), pending.cpu()
 
-    def check(self, backend, accepted=None, next_tokens=None, with_list=True):
-        start, pending, rows, count = self.run(backend, accepted, next_tokens, with_list)
+    def check(self, backend, accepted=None):
+        start, pending = self.run(backend, accepted)
         live = (self.slots >= 0).nonzero().squeeze(1)
         own = self.slots[live].long()
         wanted_start, wanted = self.ring_start.clone(), self.pending.clone()
@@ -59,13 +52,6 @@ class Case:
         )
         assert torch.equal(start, wanted_start)
         assert torch.equal(pending, wanted)
-        wanted_rows, wanted_count = self.flush_rows, self.flush_count
-        if with_list:
-            full = live[torch.as_tensor(flushes(wanted[own], next_tokens or self.tokens, self.window))].tolist()
-            wanted_rows = torch.tensor(full + [-1] * (len(self.slots) - len(full)), dtype=torch.int32)
-            wanted_count = torch.tensor([len(full)], dtype=torch.int32)
-        assert torch.equal(rows, wanted_rows)
-        assert torch.equal(count, wanted_count)
 
 
 @BACKENDS
@@ -73,11 +59,11 @@ class Case:
 @given(st.data())
 def test_the_rule_of_the_window(backend, data):
     window = data.draw(st.sampled_from([1, 2, 3, 16]))
-    tokens, next_tokens = (data.draw(st.integers(1, min(window, 5))) for _ in range(2))
+    tokens = data.draw(st.integers(1, min(window, 5)))
     index = data.draw(st.sampled_from([torch.int32, torch.int64]))
     case = Case(data.draw(st.integers(0, 9)), window, tokens, data.draw(st.integers(0, 999)), index)
     accepted = data.draw(st.one_of(st.none(), st.integers(0, tokens)))
-    case.check(backend, accepted, data.draw(st.sampled_from([None, next_tokens])), data.draw(st.booleans()))
+    case.check(backend, accepted)
 
 
 @BACKENDS
@@ -86,38 +72,18 @@ def test_a_batch_of_many_blocks(backend, batch):
     for window in (1, 4):
         Case(batch, window, 1, seed=batch).check(backend, accepted=1)
     Case(batch, 16, 5, seed=batch).check(backend)
-    Case(batch, 16, 2, seed=batch).check(backend, next_tokens=5)
-
-
-@BACKENDS
-@pytest.mark.parametrize("window", [1, 2, 5])
-def test_the_lists_of_a_run_predict_its_state_writes(backend, window):
-    """Rows 0 and 2 decode from an empty ring; the list after step n says who writes in step n + 1."""
-    start, pending = (torch.zeros(3, dtype=torch.int32, device=DEVICE) for _ in range(2))
-    slots = torch.tensor([2, -1, 0], device=DEVICE)
-    rows, count = (torch.empty(n, dtype=torch.int32, device=DEVICE) for n in (3, 1))
-    sizes = {"tokens": 1, "accepted": 1, "window": window, "ring_rows": ring_rows(window)}
-    writes = 1 if window == 1 else 0  # the first step's: nothing has listed it
-    for step in range(1, 13):
-        assert writes == predicted_writes(step, window)
-        advance_trackers(start, pending, slots, **sizes, flush_rows=rows, flush_count=count, backend=backend)
-        assert rows.tolist() == ([0, 2, -1] if count.item() else [-1, -1, -1])
-        writes += count.item() // 2
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"tokens": 5}, "tokens = 5, expected 1 to window = 4"),
-        ({"next_tokens": 0}, "next_tokens = 0, expected 1 to window = 4"),
         ({"accepted": 3}, "accepted = 3, expected 0 to tokens = 2"),
         ({"accepted": torch.tensor([1])}, r"accepted has shape \(1,\), expected \(2,\)"),
         ({"accepted": torch.tensor([1.0, 1.0])}, "accepted is torch.float32, expected int32 or int64"),
         ({"ring_rows": 5}, "R = 5 ring rows, expected at least 6"),
         ({"pending": torch.zeros(3)}, "pending is torch.float32, expected torch.int32"),
         ({"pending": torch.zeros(4, dtype=torch.int32)}, r"ring_start has shape \(3,\), expected \(4,\)"),
-        ({"flush_count": None}, "flush_rows and flush_count are given together"),
-        ({"flush_rows": torch.zeros(3, dtype=torch.int32)}, r"flush_rows has shape \(3,\), expected \(2,\)"),
     ],
 )
 def test_what_does_not_fit_is_named(change, message):
@@ -129,8 +95,6 @@ def test_what_does_not_fit_is_named(change, message):
         "accepted": 2,
         "window": 4,
         "ring_rows": 6,
-        "flush_rows": torch.zeros(2, dtype=torch.int32),
-        "flush_count": torch.zeros(1, dtype=torch.int32),
     }
     with pytest.raises(ArgumentError, match=message):
         advance_trackers(**(kwargs | change))
@@ -141,13 +105,12 @@ def test_what_does_not_fit_is_named(change, message):
 def test_a_captured_advance_goes_on_at_every_replay():
     window, batch = 4, 300
     start, pending = (torch.zeros(batch, dtype=torch.int32, device=DEVICE) for _ in range(2))
-    slots, rows = torch.arange(batch, device=DEVICE), torch.empty(batch, dtype=torch.int32, device=DEVICE)
-    count = torch.empty(1, dtype=torch.int32, device=DEVICE)
+    slots = torch.arange(batch, device=DEVICE)
     pending[::2] = 1
     sizes = {"tokens": 1, "accepted": 1, "window": window, "ring_rows": ring_rows(window)}
 
     def run():
-        advance_trackers(start, pending, slots, **sizes, flush_rows=rows, flush_count=count, backend="triton")
+        advance_trackers(start, pending, slots, **sizes, backend="triton")
 
     run()
     torch.cuda.synchronize()
@@ -160,7 +123,3 @@ def test_a_captured_advance_goes_on_at_every_replay():
         expected = advance(*expected, 1, 1, window, ring_rows(window))
         assert torch.equal(start, expected[0])
         assert torch.equal(pending, expected[1])
-        full = (pending + 1 > window).nonzero().squeeze(1)
-        assert count.item() == len(full)
-        assert torch.equal(rows[: len(full)], full.int())
-        assert (rows[len(full) :] == -1).all()
