@@ -25,8 +25,8 @@ def advance_trackers(
     That is `statewise.cache.window.advance`, applied to the slots of a batch.
 
     ring_start, pending: (S,), int32.  slots: (B,), int32 or int64, distinct; -1 marks a padded row, which moves
-    nothing.  tokens: T, new tokens a row in the step just run, 1 to window.  accepted: how many of them stay, 0 to T: one
-    number for all rows, or (B,) of int32 or int64.  window: W.  ring_rows: R, at least W + T; not used with window 1.
+    nothing.  tokens: T, new tokens a row in the step just run, 1 to window.  accepted: how many of them stay, 0 to T:
+    one number for all rows, or (B,) of int32 or int64.  window: W.  ring_rows: R, at least W + T; unused with window 1.
 
     The triton backend is one launch, which never waits for the host and allocates nothing. Raises ArgumentError where
     shapes, dtypes or numbers do not fit.
