@@ -5,6 +5,7 @@ import json
 import platform
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read bandwidth in bytes a second, for the floor (default 4.4e12, an H200)",
     )
     parser.add_argument("--json", metavar="FILE", help="also write the results there")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw them there, time over batch, as a PNG")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,6 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(_report(arguments, rows), file, indent=1)
+    if arguments.plot:
+        from statewise.bench.plot import plot
+
+        plot(rows, arguments.plot, f"decode step of one layer, {torch.cuda.get_device_name()}")
     return 0
 
 
@@ -109,6 +115,6 @@ def _report(arguments: argparse.Namespace, rows: "list[Row]") -> dict[str, objec
         "cuda": torch.version.cuda,
         "gpu": torch.cuda.get_device_name(),
         "python": platform.python_version(),
-        "options": {key: value for key, value in vars(arguments).items() if key != "command"},
+        "options": {key: value for key, value in vars(arguments).items() if key not in ("command", "json", "plot")},
         "rows": [asdict(row) for row in rows],
     }
