@@ -12,7 +12,18 @@ from statewise.errors import ConfigError
 MAX_CHECKPOINT_INTERVAL = 64
 STATE_DTYPES = ("float32", "float16", "bfloat16", "float64")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
-_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

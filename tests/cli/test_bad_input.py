@@ -55,6 +55,15 @@ def test_experts_are_not_supported_yet(capsys, broken):
     ("values", "message"),
     [
         ({"n_groups": 3}, "8 Mamba heads do not divide into 3 groups"),
+        ({"architectures": 5}, "architectures is 5, expected a list of names"),
+        ({"architectures": "NemotronHForCausalLM"}, "expected a list of names"),
+        ({"hybrid_override_pattern": 7}, "has a field of a wrong kind"),
+        ({"hybrid_override_pattern": "--", "num_hidden_layers": 2}, "the model has no Mamba-2 layer"),
+        ({"num_hidden_layers": 3}, "num_hidden_layers is 3, but the pattern has 12 layers"),
+        ({"layer_norm_epsilon": "x"}, "has a field of a wrong kind"),
+        ({"vocab_size": 10**30}, "vocab_size is 1000000000000000"),
+        ({"time_step_limit": [5, 1]}, "expected 0 <= low <= high"),
+        ({"time_step_limit": [float("nan"), 1]}, "expected 0 <= low <= high"),
         ({"hidden_size": 0}, "hidden_size is 0, expected a positive whole number"),
         ({"time_step_limit": [0]}, "time_step_limit is [0], expected two numbers"),
         ({"mlp_hidden_act": "gelu"}, "mlp_hidden_act is 'gelu', supported is 'relu2'"),
@@ -190,6 +199,34 @@ def test_a_budget_larger_than_the_machine(capsys, demo_folder):
     flags = ["--memory", "9000GiB", "--max-batch", "2000000", "--max-batched-tokens", "2000000"]
     message = refused(capsys, "generate", demo_folder, "-p", "hi", *flags)
     assert "memory is 9000GiB: with the weights the plan needs" in message
+
+
+def test_questions_none_of_which_fits(capsys, demo_folder, tmp_path):
+    (tmp_path / "q.jsonl").write_text('{"question": "' + "x" * 50 + '", "answer": "#### 1"}')
+    flags = ["--questions", tmp_path / "q.jsonl", "--max-context", "20"]
+    assert "none of 1 questions could be served; question 1: the prompt has" in last_line(capsys, demo_folder, *flags)
+
+
+def last_line(capsys, demo_folder, *flags):
+    """The error of a comparison that had printed its plans."""
+    assert main(["compare", str(demo_folder), *map(str, flags)]) == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--checkpoint-interval", "10000"), "checkpoint_interval is 10000, expected a whole number, 1 to 64"),
+        (("--memory", "400KiB"), "but one request needs at least 508072 bytes"),
+        (("--max-tokens", "0"), "max_tokens is 0, expected at least 1"),
+        (("--concurrency", "0"), "concurrency is 0, expected at least 1"),
+        (("--concurrency", "3000"), "concurrency is 3000, expected at most max_batched_tokens = 2048"),
+        (("--show", "-1"), "show is -1, expected at least 0"),
+        (("--max-context", "100000"), "max_context is 100000, but the model's own limit is 4096"),
+    ],
+)
+def test_a_comparison_is_checked_before_either_mode_runs(capsys, demo_folder, flags, message):
+    assert message in refused(capsys, "demo", "--limit", "2", *flags)
 
 
 @pytest.mark.parametrize("limit", ["0", "-3", "99999"])

@@ -152,7 +152,7 @@ def test_many_counts_in_english(count: int, noun: str, text: str) -> None:
 
 
 def test_a_jsonl_line_holds_one_problem(tmp_path: Path) -> None:
-    wanted = [Question("Wie viele Äpfel? 🍎", "2 * 2 = <<2*2=4>>4\n#### 4"), *word_problems(3)]
+    wanted = [Question("Wie viele Äpfel? 🍎\u2028", "2 * 2 = <<2*2=4>>4\n#### 4"), *word_problems(3)]
     write_questions(tmp_path / "q.jsonl", wanted)
     lines = (tmp_path / "q.jsonl").read_bytes().decode("utf-8").split("\n")
     assert lines.pop() == ""

@@ -1,5 +1,7 @@
 """How a request ends: stop tokens and strings, lengths, aborts, and requests that cannot be served."""
 
+import copy
+
 import pytest
 import torch
 
@@ -88,19 +90,19 @@ def test_memory_bounds_the_context():
     assert (len(request.output), request.finish_reason) == (1, "length")
 
 
-def test_logits_that_are_not_numbers_end_one_request_alone():
+@pytest.mark.parametrize("temperature", [0, 1e-320, 1.0])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_logits_that_are_not_numbers_end_one_request_alone(temperature, value):
     """A row whose embedding is NaN: its request ends with an error, its neighbours as if it were not there."""
-    import copy
-
+    params = greedy(temperature=temperature, seed=3)
+    [expected] = run(engine(), [PROMPT], [params])
     model = copy.deepcopy(MODEL)
-    model.embeddings.weight[30] = torch.nan
-    built = engine(model=model)
-    bad, good = run(built, [[1, 30, 2], PROMPT], [greedy(), greedy()])
-    [expected] = run(engine(), [PROMPT], [greedy()])
+    poisoned = min(set(range(31)) - set(expected.output) - set(PROMPT))
+    model.embeddings.weight[poisoned] = value
+    bad, good = run(engine(model=model), [[1, poisoned, 2], PROMPT], [params, params])
     assert bad.finish_reason == "error"
     assert str(bad.error) == "the logits of output token 0 are not numbers"
-    if 30 not in expected.output:
-        assert good.output == expected.output
+    assert good.output == expected.output
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,13 @@ def test_logits_that_are_not_numbers_end_one_request_alone():
         ({"top_k": -3}, "top_k is -3"),
         ({"logprobs": -1}, "logprobs is -1"),
         ({"stop": ("",)}, "expected strings that are not empty"),
+        ({"stop": [1]}, "expected strings that are not empty"),
+        ({"temperature": "x"}, "temperature is 'x', expected 0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"max_tokens": 1.5}, "max_tokens is 1.5, expected at least 1"),
+        ({"max_tokens": True}, "max_tokens is True"),
+        ({"seed": "x"}, "seed is 'x', expected a whole number"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids is 'a', expected token ids"),
     ],
 )
 def test_sampling_parameters_are_checked(options, message):

@@ -27,7 +27,23 @@ def test_prompts_in_every_form(llm):
     outputs = [llm.generate(form, GREEDY) for form in forms]
     assert all(len(output) == 1 for output in outputs)
     assert len({output[0].token_ids for output in outputs}) == 1
+    assert llm.generate(iter(["2 + 2 ="]), GREEDY)[0].token_ids == outputs[0][0].token_ids
     assert llm.generate([], GREEDY) == []
+
+
+@pytest.mark.parametrize("bad", [None, ["a", "b"], [1.5, 2], [True, False], [-1], 3.5])
+def test_a_malformed_prompt_ends_alone(llm, bad):
+    good, wrong = llm.generate(["ok", bad], GREEDY)
+    assert (good.finish_reason, wrong.finish_reason) == ("length", "error")
+    assert isinstance(wrong.error, RequestError)
+
+
+def test_prompts_and_parameters_of_a_wrong_kind(llm):
+    for prompts in (None, 5):
+        with pytest.raises(ConfigError, match="expected text, token ids, or several of them"):
+            llm.generate(prompts)
+    with pytest.raises(ConfigError, match="expected SamplingParams"):
+        llm.generate("a", {"temperature": 0})
 
 
 def test_each_prompt_may_have_its_own_parameters(llm):

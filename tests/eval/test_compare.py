@@ -1,6 +1,6 @@
 """The judgement of a comparison: where answers part, by how much, and whether rounding explains it."""
 
-import math
+from dataclasses import replace
 
 import pytest
 
@@ -54,15 +54,25 @@ def test_a_wide_gap_is_an_error():
 
 def test_an_answer_that_ends_early_is_an_error():
     found = first_difference(PLAIN, output([5, 3], [SURE, ((3, 4), (-0.7, -0.7004))]), 1e-3)
-    assert (found.position, found.gap, found.near_tie) == (2, math.inf, False)
+    assert (found.position, found.plain_token, found.token, found.gap, found.near_tie) == (2, 9, None, None, False)
+
+
+def test_three_equals_in_front_are_a_near_tie():
+    plain = output([3], [((3, 4, 5), (-1.1, -1.1, -1.1002))])
+    other = output([5], [((5, 4, 3), (-1.1, -1.1, -1.1001))])
+    found = first_difference(plain, other, 1e-3)
+    assert found.near_tie
+    assert found.gap == pytest.approx(2e-4)
 
 
 def test_modes_are_judged_against_the_plain_run(demo_folder):
     prompts = [question.prompt for question in word_problems(5)]
     plain = run_mode(demo_folder, EngineConfig(checkpoint_interval=1, max_batch=5), prompts, 20)
-    assert (plain.name, plain.identical, plain.errors, plain.refused, plain.largest_drift) == ("plain", 5, 0, 0, 0)
+    assert (plain.name, plain.identical, plain.errors, plain.served, plain.largest_drift) == ("plain", 5, 0, 5, 0)
     other = run_mode(demo_folder, EngineConfig(checkpoint_interval=4, max_batch=2), prompts, 20, plain)
     assert (other.name, other.identical, other.errors) == ("checkpointed", 5, 0)
     assert 0 < other.largest_drift < 1e-4
     assert other.counters.state_writes == other.predicted_state_writes
     assert plain.tokens == other.tokens
+    assert plain.as_predicted
+    assert not replace(other, predicted_state_writes=0).as_predicted

@@ -2,8 +2,7 @@
 
 A slot has two trackers: ``start``, the ring place of the oldest pending row, and ``pending``, how many rows are
 live. A step of T new tokens with window W flushes where ``pending + T > W``: the pending rows go into the
-checkpoint, and the new
-rows alone are pending. W = 1 is the plain step, which writes at every token and uses no ring.
+checkpoint, and the new rows alone are pending. W = 1 is the plain step, which writes at every token, without a ring.
 """
 
 from typing import TypeVar

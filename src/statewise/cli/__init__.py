@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns 0, or 1 where it found a difference, or 2 for a user's mistake; 130 after Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character gets an escape, not a traceback
+            stream.reconfigure(errors="backslashreplace")
     parsed = build_parser().parse_args(arguments)
     try:
         return int(importlib.import_module(COMMANDS[parsed.command]).run(parsed))

@@ -6,8 +6,9 @@ Exit code 0 if every answer is the plain run's or leaves it at a near-tie, 1 if 
 import argparse
 import json
 import platform
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -18,10 +19,12 @@ from rich.table import Table
 
 from statewise import __version__
 from statewise.cli.options import add_engine_options, engine_config
-from statewise.config import format_bytes
-from statewise.errors import ConfigError
+from statewise.config import EngineConfig, format_bytes
+from statewise.engine.plan import make_plan
+from statewise.errors import ConfigError, RequestError
 from statewise.eval.compare import NEAR_TIE, Mode, run_mode
 from statewise.eval.questions import Question, read_questions
+from statewise.models.families import read_config
 
 SUMMARY = "plain against checkpointed on the same questions (the main job)"
 SHOWN_DIFFERENCES = 10
@@ -56,24 +59,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check_limit(limit: int | None) -> None:
+    """Raise ConfigError for a limit below 1."""
     if limit is not None and limit < 1:
         raise ConfigError(f"limit is {limit}, expected at least 1")
 
 
 def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Question], note: str = "") -> int:
     """Run both modes and print. Returns the exit code."""
-    if arguments.checkpoint_interval == 1:
-        raise ConfigError("checkpoint_interval is 1, the plain step itself; expected 2 to 64")
     if arguments.json not in (None, "-"):
         _expect_writable(Path(arguments.json))
+    configs = _configs(arguments, model)
     err = Console(stderr=True)
     prompts = [question.prompt for question in questions]
     modes: list[Mode] = []
-    for interval in (1, arguments.checkpoint_interval):
-        config = engine_config(arguments, checkpoint_interval=interval, max_batch=arguments.concurrency)
-        name = "plain" if interval == 1 else "checkpointed"
+    for config in configs:
         with _progress(err) as progress:
-            bar = progress.add_task(f"{name:12}", total=len(prompts))
+            bar = progress.add_task(_label(config.checkpoint_interval), total=len(prompts))
             modes.append(
                 run_mode(
                     model,
@@ -82,23 +83,59 @@ def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Quest
                     arguments.max_tokens,
                     plain=modes[0] if modes else None,
                     on_finish=lambda _, p=progress, b=bar: p.advance(b),  # type: ignore[misc]
-                    on_start=lambda llm: None if modes else err.print("\n".join(llm.plan.lines()), highlight=False),
                 )
             )
-    report = json.dumps(_report(model, arguments, modes), indent=2)
+    refused = [output for output in modes[0].outputs if output.error]
+    if len(refused) == len(prompts):
+        raise RequestError(f"none of {len(prompts)} questions could be served; question 1: {refused[0].error}")
+    report = json.dumps(_report(model, arguments, modes), indent=2, allow_nan=False)
     if arguments.json == "-":
         print(report)
     else:
         if arguments.json:
             Path(arguments.json).write_text(report + "\n", encoding="utf-8")
         _print(Console(), modes, arguments, [*_answers(questions, modes, arguments.show), *([note] if note else [])])
-    return 1 if any(mode.errors for mode in modes) else 0
+    return 1 if any(mode.errors or not mode.as_predicted for mode in modes) else 0
+
+
+def _configs(arguments: argparse.Namespace, model: str) -> list[EngineConfig]:
+    """Both modes' options, checked before either runs, with slots and context that both can have. Prints both plans."""
+    for name, least in (("concurrency", 1), ("max_tokens", 1), ("show", 0)):
+        if getattr(arguments, name) < least:
+            raise ConfigError(f"{name} is {getattr(arguments, name)}, expected at least {least}")
+    if arguments.concurrency > arguments.max_batched_tokens:
+        raise ConfigError(
+            f"concurrency is {arguments.concurrency}, "
+            f"expected at most max_batched_tokens = {arguments.max_batched_tokens}"
+        )
+    if arguments.checkpoint_interval == 1:
+        raise ConfigError("checkpoint_interval is 1, the plain step itself; expected 2 to 64")
+    shape = read_config(Path(model))
+    configs = [
+        engine_config(arguments, checkpoint_interval=interval, max_batch=arguments.concurrency)
+        for interval in (1, arguments.checkpoint_interval)
+    ]
+    plans = [make_plan(shape, config) for config in configs]
+    contexts = [plan.max_context for plan in plans if plan.max_context is not None]
+    slots, context = min(plan.slots for plan in plans), min(contexts, default=None)
+    configs = [replace(config, max_batch=slots, max_context=context) for config in configs]
+    for config in configs:
+        lines = [_label(config.checkpoint_interval), *(f"  {line}" for line in make_plan(shape, config).lines())]
+        print("\n".join(lines), file=sys.stderr)
+    return configs
+
+
+def _label(interval: int) -> str:
+    return "plain" if interval == 1 else f"checkpointed {interval}"
 
 
 def _expect_writable(path: Path) -> None:
     """A report that cannot be written is told before the work, not after it."""
+    there = path.exists()
     try:
         path.open("a").close()
+        if not there:
+            path.unlink()
     except OSError as error:
         raise ConfigError(f"json is {path}, which cannot be written: {error.strerror}") from error
 
@@ -125,8 +162,8 @@ def _print(console: Console, modes: list[Mode], arguments: argparse.Namespace, n
         table.add_column(column, justify="right", no_wrap=True)
     for mode in modes:
         table.add_row(
-            "plain" if mode is plain else f"checkpointed {mode.checkpoint_interval}",
-            f"{mode.identical}/{total}",
+            _label(mode.checkpoint_interval),
+            f"{mode.identical}/{mode.served}",
             f"{mode.counters.state_writes:,}",
             f"{mode.predicted_state_writes:,}",
             format_bytes(mode.state_bytes_per_token),
@@ -140,24 +177,30 @@ def _print(console: Console, modes: list[Mode], arguments: argparse.Namespace, n
 
 def _findings(plain: Mode, other: Mode) -> list[str]:
     """What the table says, in words, and every difference."""
-    fewer = plain.counters.state_writes / max(1, other.counters.state_writes)
-    bytes_share = other.state_bytes_per_token / max(1.0, plain.state_bytes_per_token)
+    writes, fewer = other.counters.state_writes, plain.counters.state_writes
+    ratio = (
+        f"One state write where plain makes {fewer / writes:.1f}" if writes else f"No state write, plain makes {fewer}"
+    )
+    share = other.state_bytes_per_token / max(1.0, plain.state_bytes_per_token)
     lines = [
-        f"One state write where plain makes {fewer:.1f}, and {bytes_share:.0%} of the bytes of states, rings and "
-        "windows. "
+        f"{ratio}, and {share:.0%} of the bytes of states, rings and windows. "
         f"While the answers agree, their log probabilities differ by {other.largest_drift:.1e} at most."
     ]
     for mode in (plain, other):
-        if mode.counters.state_writes != mode.predicted_state_writes:
-            lines.append(f"ERROR: {mode.name} wrote {mode.counters.state_writes} states, the rule predicts otherwise.")
-    if plain.refused:
-        first = next(output for output in plain.outputs if output.error)
-        lines.append(f"{plain.refused} questions could not be served; question {first.index + 1}: {first.error}")
+        if not mode.as_predicted:
+            wrote, predicted = mode.counters.state_writes, mode.predicted_state_writes
+            lines.append(f"ERROR: {mode.name} wrote {wrote} states, the rule predicts {predicted}.")
+    refused = [output for output in plain.outputs if output.error]
+    if refused:
+        first = refused[0]
+        lines.append(f"{len(refused)} questions could not be served; question {first.index + 1}: {first.error}")
     for difference in other.differences[:SHOWN_DIFFERENCES]:
         kind = "near-tie" if difference.near_tie else "ERROR"
+        tokens = ("the end" if t is None else str(t) for t in (difference.plain_token, difference.token))
+        gap = "far" if difference.gap is None else f"{difference.gap:.2e}"
         lines.append(
             f"{kind}: question {difference.question + 1} differs from token {difference.position} on: "
-            f"{difference.plain_token} became {difference.token}; the two best logits are {difference.gap:.2e} apart"
+            f"{' became '.join(tokens)}; their logits are {gap} apart in the plain run"
         )
     if len(other.differences) > SHOWN_DIFFERENCES:
         lines.append(f"... and {len(other.differences) - SHOWN_DIFFERENCES} more; --json lists all")
@@ -195,7 +238,7 @@ def _mode_report(mode: Mode) -> dict[str, object]:
         "mode": mode.name,
         "checkpoint_interval": mode.checkpoint_interval,
         "questions": len(mode.outputs),
-        "refused": mode.refused,
+        "refused": len(mode.outputs) - mode.served,
         "identical": mode.identical,
         "near_ties": len(mode.differences) - mode.errors,
         "errors": mode.errors,

@@ -75,13 +75,15 @@ class Engine:
     def _collect(self, requests: list[Request], logits: Tensor) -> None:
         """Give each request its token, and end those that are done. logits: (requests, V)."""
         params = [request.params for request in requests]
+        # The largest logit of a row is a number, unless one of them is NaN or infinite or none is possible.
+        good = logits.amax(-1).isfinite()
+        logits = torch.where(good[:, None], logits, 0)
         uniforms = [uniform(request.seed, len(request.output)) for request in requests]
         tokens = sample(logits, params, uniforms).tolist()
-        broken = logits.isnan().any(-1).tolist()
         most = max(p.logprobs for p in params)
         top = top_logprobs(logits, most) if most else []
-        for i, (request, token) in enumerate(zip(requests, tokens, strict=True)):
-            if broken[i]:
+        for i, (request, token, is_good) in enumerate(zip(requests, tokens, good.tolist(), strict=True)):
+            if not is_good:
                 request.error = RequestError(f"the logits of output token {len(request.output)} are not numbers")
                 self._finish(request, "error")
                 continue

@@ -2,9 +2,10 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -62,7 +63,7 @@ class LLM:
     def __init__(
         self, model: str | Path, config: EngineConfig | None = None, *, quiet: bool = False, **options: object
     ):
-        """config, or its fields as keyword options; an unknown one is an error. quiet: do not print the plan to std."""
+        """config, or its fields as keyword options; an unknown one is an error. quiet: no plan on stderr."""
         if config is not None and options:
             raise ConfigError(f"both config and options are given: {', '.join(options)}")
         config = EngineConfig.of(**options) if config is None else config
@@ -114,7 +115,9 @@ class LLM:
         LLM may be open at once; their requests share its batches.
         """
         listed = _as_list(prompts)
-        each = [params or SamplingParams()] * len(listed) if not isinstance(params, Sequence) else list(params)
+        each = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(listed)
+        if not all(isinstance(wanted, SamplingParams) for wanted in each):
+            raise ConfigError(f"params is {params!r:.60}, expected SamplingParams, one or one a prompt")
         if len(each) != len(listed):
             raise ConfigError(f"{len(listed)} prompts are given with {len(each)} sampling parameters")
         return self._stream(listed, each)
@@ -151,13 +154,15 @@ class LLM:
                 del self._news[request]
 
     def _encode(self, prompt: Prompt) -> tuple[int, ...]:
-        if not isinstance(prompt, str):
-            return tuple(prompt)
-        try:
-            prompt.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(f"the prompt is not valid Unicode: {error.reason} at {error.start}") from error
-        return tuple(self.tokenizer.encode(prompt).ids)
+        if isinstance(prompt, str):
+            try:
+                prompt.encode()
+            except UnicodeEncodeError as error:
+                raise RequestError(f"the prompt is not valid Unicode: {error.reason} at {error.start}") from error
+            return tuple(self.tokenizer.encode(prompt).ids)
+        if not isinstance(prompt, Sequence) or not all(_is_int(token) for token in prompt):
+            raise RequestError(f"the prompt is {prompt!r:.60}, expected text or a sequence of token ids")
+        return tuple(cast("Sequence[int]", prompt))
 
 
 def _expect_room(plan: Plan, config: EngineConfig, device: torch.device) -> None:
@@ -174,12 +179,18 @@ def _expect_room(plan: Plan, config: EngineConfig, device: torch.device) -> None
         )
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _as_list(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
+    """One prompt or several: text is one, and so is a sequence of nothing but token ids."""
     if isinstance(prompts, str):
         return [prompts]
-    if prompts and all(isinstance(item, int) for item in prompts):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+    if not isinstance(prompts, Iterable):
+        raise ConfigError(f"prompts is {prompts!r:.60}, expected text, token ids, or several of them")
+    listed = list(prompts)
+    return [listed] if listed and all(_is_int(item) for item in listed) else listed  # type: ignore[list-item, return-value]
 
 
 def _output(request: Request) -> RequestOutput:

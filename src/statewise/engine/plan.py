@@ -26,6 +26,7 @@ class Plan:
     backend: str
     backend_reason: str
     wanted_slots: int
+    wanted_context: int | None
 
     @property
     def slot_bytes(self) -> int:
@@ -51,6 +52,8 @@ class Plan:
             each = f"{self.blocks} x {format_bytes(kv.bytes_per_block)} = {format_bytes(self.block_bytes)}"
             rows.append(("KV blocks", f"{each}, {kv.block_size} tokens each"))
         limit = "no limit" if self.max_context is None else f"{self.max_context} tokens a request"
+        if self.max_context is not None and self.wanted_context and self.max_context < self.wanted_context:
+            limit += f", fewer than {self.wanted_context}: the budget"
         return [*rows, ("context", limit), ("backend", self.backend_reason)]
 
     def lines(self) -> list[str]:
@@ -78,7 +81,10 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
             f"memory is {config.memory} ({budget} bytes), but one request needs at least {least} bytes "
             f"({format_bytes(least)}): a slot of {mamba.bytes_per_slot} and {kv.blocks_for(1)} KV block"
         )
+    if config.max_context and model.max_context and config.max_context > model.max_context:
+        raise ConfigError(f"max_context is {config.max_context}, but the model's own limit is {model.max_context}")
     longest = config.max_context or model.max_context
+    wanted = longest
     typical = min(config.typical_length, longest or config.typical_length)
     per_request = mamba.bytes_per_slot + kv.blocks_for(typical) * kv.bytes_per_block
     slots = max(1, min(config.max_batch, budget // per_request))
@@ -102,6 +108,7 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         backend=ops.name,
         backend_reason=reason,
         wanted_slots=config.max_batch,
+        wanted_context=wanted,
     )
 
 

@@ -2,6 +2,7 @@
 
 import enum
 import math
+import sys
 from dataclasses import dataclass, field
 
 from statewise.config import option
@@ -21,9 +22,7 @@ class SamplingParams:
     top_k: int = option(0, "keep the k likeliest tokens; 0 keeps all")
     top_p: float = option(1.0, "keep the likeliest tokens that together reach this probability")
     min_p: float = option(0.0, "keep tokens at least this likely, relative to the likeliest")
-    seed: int | None = option(
-        None, "the same seed gives the same tokens, whatever runs beside it; default: a fresh one"
-    )
+    seed: int | None = option(None, "the same seed draws the same, whatever runs beside it; default: a fresh one")
     stop: tuple[str, ...] = option((), "end before the first of these strings; it is not part of the text")
     stop_token_ids: tuple[int, ...] = option((), "end at one of these tokens, besides the model's own end of text")
     ignore_eos: bool = option(False, "go on past the model's end of text")
@@ -32,20 +31,27 @@ class SamplingParams:
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
-        _expect("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1")
-        _expect("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 (greedy) or more")
-        _expect("top_k", self.top_k, self.top_k >= 0, "0 (all) or more")
-        _expect("top_p", self.top_p, 0 < self.top_p <= 1, "above 0, at most 1")
-        _expect("min_p", self.min_p, 0 <= self.min_p <= 1, "0 to 1")
-        _expect("logprobs", self.logprobs, self.logprobs >= 0, "0 or more")
-        _expect("stop", self.stop, all(self.stop), "strings that are not empty")
+        for name in ("stop", "stop_token_ids"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, str | int) else tuple(value or ()))
+        _expect_number("max_tokens", self.max_tokens, int, 1, math.inf, "at least 1")
+        _expect_number("temperature", self.temperature, float, 0, sys.float_info.max, "0 (greedy) or more")
+        _expect_number("top_k", self.top_k, int, 0, math.inf, "0 (all) or more")
+        _expect_number("top_p", self.top_p, float, sys.float_info.min, 1, "above 0, at most 1")
+        _expect_number("min_p", self.min_p, float, 0, 1, "0 to 1")
+        _expect_number("logprobs", self.logprobs, int, 0, math.inf, "0 or more")
+        if self.seed is not None:
+            _expect_number("seed", self.seed, int, -math.inf, math.inf, "a whole number")
+        for token in self.stop_token_ids:
+            _expect_number("stop_token_ids", token, int, 0, math.inf, "token ids")
+        if not all(isinstance(text, str) and text for text in self.stop):
+            raise RequestError(f"stop is {self.stop!r}, expected strings that are not empty")
 
 
-def _expect(name: str, value: object, good: bool, expected: str) -> None:
-    if not good:
+def _expect_number(name: str, value: object, kind: type, least: float, most: float, expected: str) -> None:
+    """Raise RequestError unless ``value`` is a number of ``kind`` (a whole number will do for float) in range."""
+    kinds = (int, float) if kind is float else (int,)
+    if not isinstance(value, kinds) or isinstance(value, bool) or not least <= value <= most:
         raise RequestError(f"{name} is {value!r}, expected {expected}")
 
 
@@ -93,11 +99,6 @@ class Request:
     def known(self) -> int:
         """Tokens of the prompt and of the output so far."""
         return len(self.prompt) + len(self.output)
-
-    @property
-    def preemptions(self) -> int:
-        """How often its state was thrown away, to be computed again."""
-        return max(0, len(self.decode_runs) - (self.phase is not Phase.WAITING))
 
     def tokens(self, start: int, count: int) -> list[int]:
         """The known tokens at positions start to start + count."""

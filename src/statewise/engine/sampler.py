@@ -8,15 +8,19 @@ from torch import Tensor
 
 from statewise.engine.request import SamplingParams, TopLogprobs
 
+# Below this a temperature is greedy: dividing by it would overflow.
+COLDEST = 1e-5
+
 
 def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> Tensor:
     """Choose one token a row. logits: (n, V).  uniforms: n numbers in [0, 1).  Returns (n,) int64.
 
-    Temperature 0 takes the likeliest, the first among equals. Else the logits are divided by the temperature, cut
-    by min_p and top_k, then by top_p over what is left (vLLM's order), and the row's uniform picks from the rest.
+    Temperature 0 (or below COLDEST) takes the likeliest, the first among equals. Else the logits are divided by the
+    temperature, cut by min_p and top_k, then by top_p over what is left (vLLM's order), and the row's uniform picks
+    from the rest.
     """
     tokens = logits.argmax(-1)
-    drawn = [i for i, p in enumerate(params) if p.temperature > 0]
+    drawn = [i for i, p in enumerate(params) if p.temperature >= COLDEST]
     if drawn:
         tokens[drawn] = _draw(logits[drawn], [params[i] for i in drawn], [uniforms[i] for i in drawn])
     return tokens

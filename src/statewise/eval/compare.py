@@ -11,24 +11,30 @@ from pathlib import Path
 from statewise.cache.window import predicted_writes
 from statewise.config import EngineConfig
 from statewise.engine.llm import LLM, RequestOutput
-from statewise.engine.request import SamplingParams
+from statewise.engine.request import SamplingParams, TopLogprobs
 from statewise.engine.runner import Counters
 
-# Two logits closer than this may change places by rounding alone. A bound on the error of a logit of a few units
-# after a # deep model, not on the rounding of one number: some thousand roundings of float32, some ten of a 16-bit
-# type.
+# Two logits closer than this may change places by rounding alone. A bound on the error of a logit of a few units after
+# a deep model, not on the rounding of one number: some thousand roundings of float32, some ten of a 16-bit type.
 NEAR_TIE = {"float64": 1e-9, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.25}
+
+
+LOGPROBS = 5  # more than two equals may be in front
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where an answer first leaves the plain one. gap: between the plain run's two best logits there."""
+    """Where an answer first leaves the plain one.
+
+    gap: between the logits of the two tokens in the plain run; None where one answer ends and the other goes on, or
+    where the other token is not among the plain run's likeliest. A token is None where its answer has ended.
+    """
 
     question: int
     position: int
-    plain_token: int
-    token: int
-    gap: float
+    plain_token: int | None
+    token: int | None
+    gap: float | None
     near_tie: bool
 
 
@@ -51,9 +57,14 @@ class Mode:
         return sum(len(output.token_ids) for output in self.outputs)
 
     @property
+    def served(self) -> int:
+        """Questions that were answered."""
+        return sum(output.error is None for output in self.outputs)
+
+    @property
     def identical(self) -> int:
         """Answers equal to the plain run's."""
-        return len(self.outputs) - len(self.differences)
+        return self.served - len(self.differences)
 
     @property
     def errors(self) -> int:
@@ -61,9 +72,9 @@ class Mode:
         return sum(not difference.near_tie for difference in self.differences)
 
     @property
-    def refused(self) -> int:
-        """Questions that could not be served, in any mode."""
-        return sum(output.error is not None for output in self.outputs)
+    def as_predicted(self) -> bool:
+        """Whether the engine wrote exactly the states that the rule predicts."""
+        return self.counters.state_writes == self.predicted_state_writes
 
     @property
     def state_bytes_per_token(self) -> float:
@@ -78,13 +89,10 @@ def run_mode(
     max_tokens: int,
     plain: Mode | None = None,
     on_finish: Callable[[RequestOutput], None] | None = None,
-    on_start: Callable[[LLM], None] | None = None,
 ) -> Mode:
     """Answer every prompt greedily with ``config``, and compare with ``plain`` (None: this is the plain run itself)."""
     llm = LLM(model, config, quiet=True)
-    if on_start is not None:
-        on_start(llm)
-    params = SamplingParams(temperature=0, max_tokens=max_tokens, logprobs=2)
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, logprobs=LOGPROBS)
     start = time.perf_counter()
     outputs = llm.generate(list(prompts), params, on_finish)
     seconds = time.perf_counter() - start
@@ -106,21 +114,27 @@ def run_mode(
 
 
 def first_difference(plain: RequestOutput, other: RequestOutput, near_tie: float) -> Difference | None:
-    """Where ``other`` leaves ``plain``, or None. Both with at least two logprobs a position.
+    """Where ``other`` leaves ``plain``, or None. Both with LOGPROBS log probabilities a position.
 
-    It is a near-tie if both runs have the same two tokens in front there, each with a gap below ``near_tie``: the runs
-    agree on everything but the order of two equals.
+    It is a near-tie if each run holds the other's token for nearly as good as its own, by less than ``near_tie``: the
+    runs agree on everything but the order of equals.
     """
     position = common_prefix(plain, other)
-    if position == len(plain.token_ids) == len(other.token_ids):
+    ours, theirs = (output.token_ids[position : position + 1] for output in (plain, other))
+    if not ours and not theirs:
         return None
-    if position >= min(len(plain.token_ids), len(other.token_ids)):  # one ended where the other went on
-        return Difference(plain.index, position, -1, -1, float("inf"), False)
-    ours, theirs = plain.logprobs[position], other.logprobs[position]
-    gap, gap_there = (top.logprobs[0] - top.logprobs[1] for top in (ours, theirs))
-    same_pair = set(ours.token_ids[:2]) == set(theirs.token_ids[:2])
-    tie = same_pair and max(gap, gap_there) < near_tie
-    return Difference(plain.index, position, plain.token_ids[position], other.token_ids[position], gap, tie)
+    if not ours or not theirs:  # one ended where the other went on
+        ended = [tokens[0] if tokens else None for tokens in (ours, theirs)]
+        return Difference(plain.index, position, ended[0], ended[1], None, False)
+    gap = _behind(plain.logprobs[position], theirs[0])
+    gap_there = _behind(other.logprobs[position], ours[0])
+    tie = gap is not None and gap_there is not None and max(gap, gap_there) < near_tie
+    return Difference(plain.index, position, ours[0], theirs[0], gap, tie)
+
+
+def _behind(top: TopLogprobs, token: int) -> float | None:
+    """How far ``token`` is behind the likeliest; None if it is not among those reported."""
+    return top.logprobs[0] - top.logprobs[top.token_ids.index(token)] if token in top.token_ids else None
 
 
 def common_prefix(plain: RequestOutput, other: RequestOutput) -> int:

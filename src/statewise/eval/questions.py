@@ -27,7 +27,7 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     Raises DataError for a missing or empty file, or a line that is no question, naming the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # not splitlines: U+2028 is no line end in JSON
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"questions file {path} cannot be read: {error}") from error
     questions: list[Question] = []

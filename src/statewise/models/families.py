@@ -19,17 +19,19 @@ class HFConfig:
     def __init__(self, path: Path):
         self.path = path
         if not path.parent.is_dir():
-            raise CheckpointError(f"model folder {path.parent} does not exist")
+            problem = "is not a folder" if path.parent.exists() else "does not exist"
+            raise CheckpointError(f"model folder {path.parent} {problem}")
         if not path.is_file():
             raise CheckpointError(f"{path.parent} has no {path.name}; expected a Hugging Face checkpoint folder")
         try:
             self.values: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
         if not isinstance(self.values, dict):
             raise CheckpointError(f"{path} holds a {type(self.values).__name__}, expected an object")
 
     def get(self, name: str, default: Any = None) -> Any:
+        """The field, or ``default`` where it is missing or null."""
         value = self.values.get(name)
         return default if value is None else value
 
@@ -38,8 +40,8 @@ class HFConfig:
         value = self.get(name, default)
         if value is None:
             raise CheckpointError(f"{self.path} has no {name!r}")
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(f"{self.path}: {name} is {value!r}, expected a positive whole number")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+            raise CheckpointError(f"{self.path}: {name} is {value!r:.40}, expected a positive whole number")
         return value
 
     def expect(self, name: str, only: Any) -> None:
@@ -61,7 +63,12 @@ def _shared(hf: HFConfig, architecture: str, pattern: tuple[str, ...]) -> dict[s
     dtype = str(hf.get("dtype", hf.get("torch_dtype", "float32"))).removeprefix("torch.")
     if dtype not in ("float32", "bfloat16", "float16"):
         raise UnsupportedModelError(f"{hf.path}: dtype is {dtype!r}, supported are float32, bfloat16 and float16")
-    eos = _generation_defaults(hf.path.parent).get("eos_token_id", hf.get("eos_token_id", []))
+    given = _generation_defaults(hf.path.parent).get("eos_token_id", hf.get("eos_token_id"))
+    eos = given if isinstance(given, list) else [] if given is None else [given]
+    if not all(isinstance(token, int) for token in eos):
+        raise CheckpointError(f"{hf.path}: eos_token_id is {given!r}, expected token ids")
+    if "mamba" not in pattern:
+        raise UnsupportedModelError(f"{hf.path}: the model has no Mamba-2 layer")
     context = hf.get("max_position_embeddings")
     return {
         "architecture": architecture,
@@ -73,7 +80,7 @@ def _shared(hf: HFConfig, architecture: str, pattern: tuple[str, ...]) -> dict[s
         "tie_embeddings": bool(hf.get("tie_word_embeddings", False)),
         "max_context": None if context is None else hf.size("max_position_embeddings"),
         "dtype": getattr(torch, dtype),
-        "eos_token_ids": tuple(eos) if isinstance(eos, list) else (eos,),
+        "eos_token_ids": tuple(eos),
     }
 
 
@@ -90,6 +97,8 @@ def _limit(hf: HFConfig) -> tuple[float, float]:
         low, high = (float(value["__float__"] if isinstance(value, dict) else value) for value in given)
     except (TypeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{hf.path}: time_step_limit is {given!r}, expected two numbers") from error
+    if not 0 <= low <= high:
+        raise CheckpointError(f"{hf.path}: time_step_limit is {given!r}, expected 0 <= low <= high")
     return low, high
 
 
@@ -136,6 +145,9 @@ def _nemotron_pattern(hf: HFConfig) -> tuple[str, ...]:
             raise UnsupportedModelError(
                 f"{hf.path}: layer {index} is of kind {kind!r}; supported are mamba, attention and mlp"
             )
+    if letters is not None and hf.get("num_hidden_layers", len(kinds)) != len(kinds):
+        said = hf.get("num_hidden_layers")
+        raise CheckpointError(f"{hf.path}: num_hidden_layers is {said}, but the pattern has {len(kinds)} layers")
     return tuple(kinds)
 
 
@@ -175,8 +187,13 @@ def read_config(folder: Path) -> ModelConfig:
     """
     hf = HFConfig(folder / "config.json")
     architectures = hf.get("architectures", [])
-    for architecture in architectures:
+    if not isinstance(architectures, list):
+        raise CheckpointError(f"{hf.path}: architectures is {architectures!r:.60}, expected a list of names")
+    for architecture in map(str, architectures):
         if architecture in FAMILIES:
-            return FAMILIES[architecture].read(hf)
+            try:
+                return FAMILIES[architecture].read(hf)
+            except (TypeError, ValueError, AttributeError, OverflowError) as error:
+                raise CheckpointError(f"{hf.path} has a field of a wrong kind: {error}") from error
     given = ", ".join(map(str, architectures)) or hf.get("model_type", "nothing")
     raise UnsupportedModelError(f"{hf.path}: family {given} is not supported; supported are {', '.join(FAMILIES)}")

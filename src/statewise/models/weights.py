@@ -59,8 +59,10 @@ def _files(folder: Path) -> list[Path]:
     if index.is_file():
         try:
             names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise CheckpointError(f"{index} cannot be read: {error!r}") from error
+        if not all(isinstance(name, str) for name in names):
+            raise CheckpointError(f"{index} maps a weight to something that is no file name")
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             raise CheckpointError(f"{folder} lacks {', '.join(missing)}, which {index.name} names")

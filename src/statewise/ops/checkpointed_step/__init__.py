@@ -32,7 +32,7 @@ def checkpointed_step(
     A row's slot holds a checkpoint and ``pending`` ring rows, oldest at ``ring_start``. If pending + T > window,
     the pending rows (not the new ones: a speculative token may yet be rejected) are folded into the checkpoint at
     ``write_slots``. The new rows go to ring places (ring_start + pending + i) % R either way. The trackers are read,
-    never written: `statewise.cache.window.advance` moves them, once a step for all layers.
+    never written: `statewise.ops.advance_trackers` moves them, once a step for all layers.
 
     x: (B, T, H, P), activation dtype, 1 <= T <= window.  dt: (B, T, H), raw.  A: (H,), negative.  B, C: (B, T, G, N).
     state: (S, H, P, N).  x_ring: (S, H, R, P) and B_ring: (S, G, R, N), activation dtype, R >= window + T.

@@ -27,8 +27,8 @@ def state_step(
         S  = exp(A * dt) * S + dt * outer(x, B)
         y  = (S @ C + D * x) * silu(z)
 
-    x: (B, H, P), activation dtype.  dt: (B, H), raw.  A: (H,), negative.  B, C: (B, G, N); head h uses group h //
-    (H / G).
+    x: (B, H, P), activation dtype.  dt: (B, H), raw.  A: (H,), negative.  B, C: (B, G, N).
+    Head h uses group h // (H / G).
     state: (S, H, P, N), float16, bfloat16, float32 or float64; rows of it are read at ``read_slots`` and written
     at ``write_slots`` (None: the same). Slots: (B,), int32 or int64; -1 marks a padded row, which reads nothing, writes
     nothing, and whose output is zero. Two rows must not write one slot.
