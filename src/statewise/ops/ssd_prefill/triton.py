@@ -44,17 +44,19 @@ def launch_plan(dtype: torch.dtype, head_dim: int, state_size: int, chunk_size: 
     is_alone: there are fewer programs than two a multiprocessor, so each may have the memory of two and load earlier.
     cpu: under the interpreter, which gets products of bfloat16 wrong.
     """
-    dot = {torch.float32: "tf32x3", torch.float16: "tf32", torch.bfloat16: "tf32" if cpu else "bf16"}[dtype]
+    # bfloat16 products of more than 128 states need a narrow tile, and narrow tiles gave wrong final states.
+    half = "tf32" if cpu or state_size > 128 else "bf16"
+    dot = {torch.float32: "tf32x3", torch.float16: "tf32", torch.bfloat16: half}[dtype]
     block_n = max(16, triton.next_power_of_2(state_size))
     narrow, wide = triton.cdiv(head_dim, 32) * 32, triton.cdiv(head_dim, 64) * 64
-    if dot == "bf16" and 64 <= block_n <= 128:
-        block_p = 64  # narrower tiles gave wrong final states, so small heads are padded; see the README
+    if dot == "bf16" and block_n >= 64:
+        block_p = 64  # small heads are padded; see the README
     elif head_dim <= 16:
         block_p = 16
     else:
         block_p = 32 if narrow < wide or block_n * (1 + (dot == "tf32x3")) > 128 else 64
     if dot == "bf16":
-        most, num_stages = 64, 3 if is_alone and block_n <= 128 else 2
+        most, num_stages = 64, 3 if is_alone else 2
     else:
         most, num_stages = 32 if block_n <= 128 else 16, 1
     chunk = min(most, max(16, triton.next_power_of_2(chunk_size)))
