@@ -175,6 +175,7 @@ def test_an_unknown_backend_lists_what_can_run():
 
 
 def test_triton_is_there_by_name_where_it_can_run(monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     chosen, reason = resolve("auto", torch.device("cpu"))
     assert (chosen.name, reason) == ("torch", "torch: triton cannot run, it needs a GPU and the device is cpu")

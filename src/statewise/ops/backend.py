@@ -50,10 +50,10 @@ def _triton_obstacle(device: torch.device, double: bool) -> str | None:
     """Why the Triton kernels cannot run, or None. Its interpreter (TRITON_INTERPRET=1) runs them on a CPU, slowly."""
     if double:
         return "its kernels sum in float32 and float64 is asked for"
-    if importlib.util.find_spec("triton") is None:
-        return "the package triton is not installed"
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"it needs a GPU and the device is {device.type}"
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton is not installed"
     return None
 
 
