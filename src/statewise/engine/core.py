@@ -77,12 +77,14 @@ class Engine:
         params = [request.params for request in requests]
         # The largest logit of a row is a number, unless one of them is NaN or infinite or none is possible.
         good = logits.amax(-1).isfinite()
-        logits = torch.where(good[:, None], logits, 0)
+        are_good = good.tolist()
+        if not all(are_good):
+            logits = torch.where(good[:, None], logits, 0)
         uniforms = [uniform(request.seed, len(request.output)) for request in requests]
         tokens = sample(logits, params, uniforms).tolist()
         most = max(p.logprobs for p in params)
         top = top_logprobs(logits, most) if most else []
-        for i, (request, token, is_good) in enumerate(zip(requests, tokens, good.tolist(), strict=True)):
+        for i, (request, token, is_good) in enumerate(zip(requests, tokens, are_good, strict=True)):
             if not is_good:
                 request.error = RequestError(f"the logits of output token {len(request.output)} are not numbers")
                 self._finish(request, "error")

@@ -30,6 +30,7 @@ class Batch:
     cu_seqlens: Tensor  # (Q + 1,), from 0
     prefill_slots: Tensor  # (Q,)
     prefill_starts: tuple[int, ...]  # (Q,), tokens that ran before; 0: the row has no state yet
+    has_state: Tensor  # (Q,) bool, the same as a tensor: whether each prefill row continues from its slot
     prefill_tables: tuple[Tensor, ...]  # Q tables of (1, blocks)
     kv_places: Tensor  # (L,), block * block_size + offset of each token's key and value
     logit_rows: Tensor  # indices into L
@@ -38,11 +39,6 @@ class Batch:
     def decode_count(self) -> int:
         """D."""
         return self.decode_slots.shape[0]
-
-    @property
-    def has_state(self) -> Tensor:
-        """(Q,) bool: whether each prefill row continues from its slot."""
-        return torch.tensor([start > 0 for start in self.prefill_starts], device=self.tokens.device)
 
 
 def make_batch(decode: Sequence[Row], prefill: Sequence[Row], block_size: int, device: torch.device) -> Batch:
@@ -70,6 +66,7 @@ def make_batch(decode: Sequence[Row], prefill: Sequence[Row], block_size: int, d
         cu_seqlens=ends,
         prefill_slots=ints([row.slot for row in prefill]),
         prefill_starts=tuple(row.start for row in prefill),
+        has_state=torch.tensor([row.start > 0 for row in prefill], dtype=torch.bool, device=device),
         prefill_tables=tuple(ints([list(row.blocks)]) for row in prefill),
         kv_places=ints([place for row in rows for place in _places(row, block_size)]),
         logit_rows=ints(logits),
