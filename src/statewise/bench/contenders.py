@@ -27,6 +27,7 @@ class Contender:
     kind: str  # "plain" or "checkpointed"
     ours: bool
     make: Callable[[Workload], tuple[Step, Step | None]]
+    shares_rings: bool = True  # False: it has rings of its own, with ``pending - 1`` rows in them at the start
 
 
 def contenders() -> list[Contender]:
@@ -42,7 +43,7 @@ def contenders() -> list[Contender]:
             found.append(Contender(f"flashinfer {algorithm}", "checkpointed", False, _flashinfer(algorithm)))
     if importlib.util.find_spec("vllm"):
         found.append(Contender("vllm plain", "plain", False, _vllm_plain))
-        found.append(Contender("vllm replay", "checkpointed", False, _vllm_replay))
+        found.append(Contender("vllm replay", "checkpointed", False, _vllm_replay, shares_rings=False))
     if importlib.util.find_spec("mamba_ssm"):
         found.append(Contender("mamba_ssm plain", "plain", False, _mamba_ssm))
     return found

@@ -27,23 +27,21 @@ class Row:
     times: dict[str, float]
 
 
-def error(contender: Contender, shape: Shape, state_dtype: torch.dtype, batch: int = 5) -> float:
-    """Relative error of one step's outputs against float64, worst over a flush and a step without."""
-    w = Workload(shape, batch, state_dtype, layers=1)
+def error(contender: Contender, shape: Shape, state_dtype: torch.dtype) -> float:
+    """Relative error of one step's outputs against float64, with a row at every phase, one of which flushes."""
+    w = Workload(shape, shape.window, state_dtype, layers=1)
+    if not contender.shares_rings:  # its own are taken for empty, so the exact step is the plain one
+        w.pending.fill_(1)
     step, _ = contender.make(w)
-    if contender.name == "vllm replay":  # its rings are its own: start it with nothing pending
-        return _error_without_rings(contender, shape, state_dtype, batch)
     d = w.layers[0]
-    slots = w.slots.cpu()
 
     def double(t: torch.Tensor) -> torch.Tensor:
         return t.double().cpu()
 
-    args = [double(t) for t in (d.x, d.dt, d.A, d.B, d.C, d.state)]
-    if contender.kind == "plain":
-        exact = state_step(*args, read_slots=slots, D=double(d.D), dt_bias=double(d.dt_bias))
+    x, dt, A, B, C, state, D, bias = (double(t) for t in (d.x, d.dt, d.A, d.B, d.C, d.state, d.D, d.dt_bias))
+    if contender.kind == "plain" or not contender.shares_rings:
+        exact = state_step(x, dt, A, B, C, state, read_slots=w.slots.cpu(), D=D, dt_bias=bias)
     else:
-        x, dt, A, B, C, state = args
         exact = checkpointed_step(
             x[:, None],
             dt[:, None],
@@ -57,23 +55,12 @@ def error(contender: Contender, shape: Shape, state_dtype: torch.dtype, batch: i
             ring_start=w.ring_start.cpu(),
             pending=w.pending.cpu(),
             window=shape.window,
-            read_slots=slots,
-            D=double(d.D),
-            dt_bias=double(d.dt_bias),
+            read_slots=w.slots.cpu(),
+            D=D,
+            dt_bias=bias,
         )[:, 0]
     step()
     return float((double(d.out) - exact).norm() / exact.norm())
-
-
-def _error_without_rings(contender: Contender, shape: Shape, state_dtype: torch.dtype, batch: int) -> float:
-    w = Workload(shape, batch, state_dtype, layers=1)
-    w.pending.fill_(1)
-    step, _ = contender.make(w)
-    d = w.layers[0]
-    args = [t.double().cpu() for t in (d.x, d.dt, d.A, d.B, d.C, d.state)]
-    exact = state_step(*args, read_slots=w.slots.cpu(), D=d.D.double().cpu(), dt_bias=d.dt_bias.double().cpu())
-    step()
-    return float((d.out.double().cpu() - exact).norm() / exact.norm())
 
 
 def check(
