@@ -3,7 +3,7 @@
 import difflib
 import re
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -174,9 +174,14 @@ def format_bytes(count: float) -> str:
     return f"{count:.3g} {unit}" if count < 100 else f"{count:.0f} {unit}"
 
 
+def is_int(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is a whole number; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _expect_range(name: str, value: object, least: int, most: int | None = None) -> None:
     bounds = f"at least {least}" if most is None else f"{least} to {most}"
-    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+    if not is_int(value) or value < least or (most is not None and value > most):
         raise ConfigError(f"{name} is {value!r}, expected a whole number, {bounds}")
 
 

@@ -9,7 +9,7 @@ from typing import cast
 
 import torch
 
-from statewise.config import EngineConfig, format_bytes
+from statewise.config import EngineConfig, format_bytes, is_int
 from statewise.engine.core import Engine
 from statewise.engine.plan import Plan, make_plan
 from statewise.engine.request import Phase, Request, SamplingParams, TopLogprobs
@@ -160,7 +160,7 @@ class LLM:
             except UnicodeEncodeError as error:
                 raise RequestError(f"the prompt is not valid Unicode: {error.reason} at {error.start}") from error
             return tuple(self.tokenizer.encode(prompt).ids)
-        if not isinstance(prompt, Sequence) or not all(_is_int(token) for token in prompt):
+        if not isinstance(prompt, Sequence) or not all(is_int(token) for token in prompt):
             raise RequestError(f"the prompt is {prompt!r:.60}, expected text or a sequence of token ids")
         return tuple(cast("Sequence[int]", prompt))
 
@@ -179,10 +179,6 @@ def _expect_room(plan: Plan, config: EngineConfig, device: torch.device) -> None
         )
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _as_list(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
     """One prompt or several: text is one, and so is a sequence of nothing but token ids."""
     if isinstance(prompts, str):
@@ -190,7 +186,7 @@ def _as_list(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
     if not isinstance(prompts, Iterable):
         raise ConfigError(f"prompts is {prompts!r:.60}, expected text, token ids, or several of them")
     listed = list(prompts)
-    return [listed] if listed and all(_is_int(item) for item in listed) else listed  # type: ignore[list-item, return-value]
+    return [listed] if listed and all(is_int(item) for item in listed) else listed  # type: ignore[list-item, return-value]
 
 
 def _output(request: Request) -> RequestOutput:

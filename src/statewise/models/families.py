@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from statewise.config import AttentionConfig, MambaConfig, MLPConfig, ModelConfig
+from statewise.config import AttentionConfig, MambaConfig, MLPConfig, ModelConfig, is_int
 from statewise.errors import CheckpointError, UnsupportedModelError
 
 
@@ -40,7 +40,7 @@ class HFConfig:
         value = self.get(name, default)
         if value is None:
             raise CheckpointError(f"{self.path} has no {name!r}")
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+        if not is_int(value) or not 1 <= value < 2**31:
             raise CheckpointError(f"{self.path}: {name} is {value!r:.40}, expected a positive whole number")
         return value
 
