@@ -115,7 +115,7 @@ class EngineConfig:
         "most tokens of a request, prompt and answer; default: what the model and the budget allow",
     )
     kv_block_size: int = option(16, "tokens in one block of the attention layers' cache")
-    backend: str = option("auto", "implementation of the ops: auto, triton, torch, reference")
+    backend: str = option("auto", "implementation of the ops: auto, triton, torch, flashinfer, reference")
     device: str = option("cpu", "cpu or cuda")
     poison: bool = option(
         False, "debugging: fill unused and freed cache memory with NaN, check the pools after every step"

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from statewise.errors import ArgumentError, BackendError
+from statewise.errors import ArgumentError
 from statewise.ops import checkpointed_step, ssd_prefill, state_step
-from statewise.ops.backend import resolve
 from tests.ops.test_agreement import pool
 from tests.strategies import Dims, Inputs, Options
 
@@ -62,10 +61,11 @@ def test_padded_rows_of_the_plain_step(backend):
 
 
 @BACKENDS
-def test_a_batch_of_pads_only(backend):
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_batch_of_pads_only(backend, window):
     p, inputs = steady(2, 4), Inputs(D, (2, 1), ALL, seed=1)
     args, rest = inputs.at(slice(None))
-    y = checkpointed_step(*args, **p, window=4, read_slots=torch.tensor([-1, -1]), **rest, backend=backend)
+    y = checkpointed_step(*args, **p, window=window, read_slots=torch.tensor([-1, -1]), **rest, backend=backend)
     assert (y == 0).all()
 
 
@@ -167,24 +167,3 @@ def test_packed_lengths_must_cover_the_tokens():
     args, rest = Inputs(D, (5,), ALL, seed=1).at(slice(None))
     with pytest.raises(ArgumentError, match=r"cu_seqlens is \[0, 4\], expected to rise from 0 to 5"):
         ssd_prefill(*args, torch.tensor([0, 4]), **rest)
-
-
-def test_an_unknown_backend_lists_what_can_run():
-    with pytest.raises(BackendError, match="backend 'cuda-magic' cannot run here; possible: auto; torch"):
-        resolve("cuda-magic", torch.device("cpu"))
-
-
-def test_triton_is_there_by_name_where_it_can_run(monkeypatch):
-    pytest.importorskip("triton", reason="Triton is not installed")
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    chosen, reason = resolve("auto", torch.device("cpu"))
-    assert (chosen.name, reason) == ("torch", "torch: triton cannot run, it needs a GPU and the device is cpu")
-    with pytest.raises(
-        BackendError, match=r"'triton' cannot run here: it needs a GPU and the device is cpu; possible: auto"
-    ):
-        resolve("triton", torch.device("cpu"))
-    assert resolve("triton", torch.device("cuda"))[0].name == "triton"
-    chosen, reason = resolve("auto", torch.device("cuda"))
-    assert (chosen.name, reason) == ("torch", "torch: the Triton kernels are run only by name so far")
-    with pytest.raises(BackendError, match="its kernels sum in float32 and float64 is asked for"):
-        resolve("triton", torch.device("cuda"), double=True)

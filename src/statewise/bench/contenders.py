@@ -1,8 +1,7 @@
 """Who is timed: our steps, and every peer that can be imported. A contender runs one step of all layers of a workload.
 
-FlashInfer (0.7 and later) runs on the very same tensors, since the ring contract is its own. vLLM's replay keeps
-rings of its
-own: W rows, a write position a batch row, and a flush that folds the new row too.
+FlashInfer (0.7 and later) runs on the very same tensors, since the ring contract is its own, through the adapter of our
+backend. vLLM's replay keeps rings of its own: W rows, a write position a batch row, and a flush that folds the new row.
 """
 
 import importlib.util
@@ -11,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from statewise.bench.workload import Layer, Workload
+from statewise.integrations.flashinfer_steps import Steps, tied
 from statewise.ops import checkpointed_step, state_step
 
 Step = Callable[[], None]
@@ -90,26 +89,17 @@ def _our_checkpointed(w: Workload) -> tuple[Step, None]:
     return _over_layers(w, call), None
 
 
-def _expanded(w: Workload, d: Layer, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A, D, dt_bias and dt as the peers want them: one value a head, stride 0 within it. D and bias in ``dtype``."""
-    s = w.shape
-    A = d.A[:, None, None].expand(s.heads, s.head_dim, s.state_size)
-    D, bias = (t.to(dtype)[:, None].expand(s.heads, s.head_dim) for t in (d.D, d.dt_bias))
-    return A, D, bias, d.dt[:, :, None].expand(w.batch, s.heads, s.head_dim)
-
-
 def _flashinfer_plain(algorithm: str) -> Callable[[Workload], tuple[Step, None]]:
     def make(w: Workload) -> tuple[Step, None]:
-        from flashinfer.mamba import selective_state_update
-
-        weights = {id(d): _expanded(w, d, torch.bfloat16) for d in w.layers}
+        steps = Steps(w.batch)
+        # It wants one dtype for dt, D and dt_bias: here that of dt, so that it has nothing to cast.
+        weights = {id(d): (d.D.to(d.dt.dtype), d.dt_bias.to(d.dt.dtype)) for d in w.layers}
 
         def call(d: Layer) -> None:
-            A, D, bias, dt = weights[id(d)]
-            selective_state_update(
-                d.state, d.x, dt, A, d.B, d.C, D, dt_bias=bias, dt_softplus=True, state_batch_indices=w.slots,
-                pad_slot_id=-1, out=d.out, algorithm=algorithm,
-            )  # fmt: skip
+            D, bias = weights[id(d)]
+            steps.state_step(
+                d.x, d.dt, d.A, d.B, d.C, d.state, read_slots=w.slots, D=D, dt_bias=bias, out=d.out, algorithm=algorithm
+            )
 
         return _over_layers(w, call), None
 
@@ -118,22 +108,28 @@ def _flashinfer_plain(algorithm: str) -> Callable[[Workload], tuple[Step, None]]
 
 def _flashinfer(algorithm: str) -> Callable[[Workload], tuple[Step, None]]:
     def make(w: Workload) -> tuple[Step, None]:
-        from flashinfer.mamba import allocate_checkpointing_ssu_scratch, checkpointing_ssu
-
-        s, scratch = w.shape, {}
-        if algorithm == "two-kernel":
-            names = ("cb_scaled", "cumAdt_vec", "cb_old")
-            made = allocate_checkpointing_ssu_scratch(w.batch, s.heads, 1, s.window, torch.bfloat16, w.slots.device)
-            scratch = dict(zip(names, made, strict=True))
-        weights = {id(d): _expanded(w, d, torch.float32) for d in w.layers}
+        steps = Steps(w.batch)
 
         def call(d: Layer) -> None:
-            A, D, bias, dt = weights[id(d)]
-            checkpointing_ssu(
-                d.state, d.x_ring, d.B_ring, d.dt_ring, w.ring_start, w.pending, d.x[:, None], dt[:, None], A,
-                d.B[:, None], d.C[:, None], d.out[:, None], D=D, dt_bias=bias, dt_softplus=True,
-                state_batch_indices=w.slots, pad_slot_id=-1, algorithm=algorithm, **scratch,
-            )  # fmt: skip
+            steps.checkpointed_step(
+                d.x[:, None],
+                d.dt[:, None],
+                d.A,
+                d.B[:, None],
+                d.C[:, None],
+                d.state,
+                x_ring=d.x_ring,
+                B_ring=d.B_ring,
+                dt_ring=d.dt_ring,
+                ring_start=w.ring_start,
+                pending=w.pending,
+                window=w.shape.window,
+                read_slots=w.slots,
+                D=d.D,
+                dt_bias=d.dt_bias,
+                out=d.out[:, None],
+                algorithm=algorithm,
+            )
 
         return _over_layers(w, call), None
 
@@ -143,7 +139,7 @@ def _flashinfer(algorithm: str) -> Callable[[Workload], tuple[Step, None]]:
 def _vllm_plain(w: Workload) -> tuple[Step, None]:
     from vllm.model_executor.layers.mamba.ops.mamba_ssm import selective_state_update
 
-    weights = {id(d): _expanded(w, d, torch.float32) for d in w.layers}
+    weights = {id(d): tied(d.A, d.D, d.dt_bias, d.dt, d.state) for d in w.layers}
 
     def call(d: Layer) -> None:
         A, D, bias, dt = weights[id(d)]
@@ -166,7 +162,7 @@ def _vllm_replay(w: Workload) -> tuple[Step, Step]:
         "write_pos": (w.pending - 1).clone(),
         "is_flush": (w.pending == rows).to(torch.int8),
     }
-    weights = {id(d): _expanded(w, d, torch.float32) for d in w.layers}
+    weights = {id(d): tied(d.A, d.D, d.dt_bias, d.dt, d.state) for d in w.layers}
     rings = {
         id(d): {
             "x_cache": w.normal(w.batch, s.heads, rows, s.head_dim),
@@ -193,7 +189,7 @@ def _vllm_replay(w: Workload) -> tuple[Step, Step]:
 def _mamba_ssm(w: Workload) -> tuple[Step, None]:
     from mamba_ssm.ops.triton.selective_state_update import selective_state_update
 
-    weights = {id(d): _expanded(w, d, torch.float32) for d in w.layers}
+    weights = {id(d): tied(d.A, d.D, d.dt_bias, d.dt, d.state) for d in w.layers}
 
     def call(d: Layer) -> None:
         A, D, bias, dt = weights[id(d)]

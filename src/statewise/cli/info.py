@@ -5,13 +5,15 @@ from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from statewise.cache.window import predicted_replays
 from statewise.cli.options import add_engine_options, engine_config
-from statewise.config import ModelConfig, format_bytes
-from statewise.engine.plan import Plan, make_plan
+from statewise.config import EngineConfig, ModelConfig, format_bytes
+from statewise.engine.plan import Plan, device_of, make_plan, needs_of
 from statewise.models.families import read_config
+from statewise.ops.backend import listing, obstacles
 
 SUMMARY = "the memory plan of a model, and each resolved choice"
 
@@ -23,10 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     model = read_config(Path(arguments.model))
-    plan = make_plan(model, engine_config(arguments))
+    config = engine_config(arguments)
+    plan = make_plan(model, config)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in [*_model_rows(model), *plan.rows(), *_traffic_rows(plan)]:
-        table.add_row(name, value)
+    for name, value in [*_model_rows(model), *plan.rows(), *_other_backends(model, config, plan), *_traffic_rows(plan)]:
+        table.add_row(name, escape(value))
     Console().print(table, highlight=False)
     return 0
 
@@ -49,6 +52,14 @@ def _model_rows(model: ModelConfig) -> list[tuple[str, str]]:
         heads = f"{attention.heads} heads x {attention.head_dim}, {attention.kv_heads} KV heads, no position encoding"
         rows.append(("attention", heads))
     return rows
+
+
+def _other_backends(model: ModelConfig, config: EngineConfig, plan: Plan) -> list[tuple[str, str]]:
+    """Those that were not chosen: whether each could be asked for here, and why not."""
+    others = obstacles(device_of(config), needs_of(model, config))
+    can, cannot = listing({name: obstacle for name, obstacle in others.items() if name != plan.backend})
+    rows = [("by name", "\n".join(can)), ("not possible", "\n".join(cannot))]
+    return [(name, value) for name, value in rows if value]
 
 
 def _traffic_rows(plan: Plan) -> list[tuple[str, str]]:

@@ -18,7 +18,6 @@ from statewise.engine.text import load_tokenizer
 from statewise.errors import ConfigError, MemoryBudgetError, RequestError
 from statewise.models.families import read_config
 from statewise.models.weights import load_model
-from statewise.ops.backend import resolve
 
 Prompt = str | Sequence[int]
 
@@ -76,9 +75,9 @@ class LLM:
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError("device is cuda, but torch sees no GPU here; possible: cpu")
         _expect_room(self.plan, config, device)
-        ops, _ = resolve(self.plan.backend, device)
-        weights = load_model(folder, self.model_config, ops, self.plan.dtype, device)
+        weights = load_model(folder, self.model_config, self.plan.ops, self.plan.dtype, device)
         self.engine = Engine(weights, self.plan, config)
+        self.plan.ops.warm_up()
         if not quiet:
             print(*self.plan.lines(), sep="\n", file=sys.stderr)
 

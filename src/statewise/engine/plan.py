@@ -9,7 +9,7 @@ from statewise.cache.spec import KVSpec, MambaSpec
 from statewise.config import EngineConfig, ModelConfig, format_bytes
 from statewise.errors import ConfigError, MemoryBudgetError
 from statewise.models.hybrid import HybridModel
-from statewise.ops.backend import resolve
+from statewise.ops.backend import Needs, Ops, resolve
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,15 @@ class Plan:
     max_context: int | None  # tokens of one request; None: no limit
     dtype: torch.dtype
     weight_bytes: int
-    backend: str
+    ops: Ops
     backend_reason: str
     wanted_slots: int
     wanted_context: int | None
+
+    @property
+    def backend(self) -> str:
+        """The backend that runs."""
+        return self.ops.name
 
     @property
     def slot_bytes(self) -> int:
@@ -93,8 +98,7 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         usable = slots * kv.blocks_for(longest) if longest else math.inf
         blocks = int(min((budget - slots * mamba.bytes_per_slot) // kv.bytes_per_block, usable))
         longest = min(longest or blocks * kv.block_size, blocks * kv.block_size)
-    double = torch.float64 in (dtype, mamba.state_dtype)
-    ops, reason = resolve(config.backend, _device(config), double)
+    ops, reason = resolve(config.backend, device_of(config), needs_of(model, config))
     with torch.device("meta"):
         weights = HybridModel(model, ops)
     return Plan(
@@ -105,14 +109,26 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         max_context=longest,
         dtype=dtype,
         weight_bytes=sum(p.numel() for p in weights.parameters()) * dtype.itemsize,
-        backend=ops.name,
+        ops=ops,
         backend_reason=reason,
         wanted_slots=config.max_batch,
         wanted_context=wanted,
     )
 
 
-def _device(config: EngineConfig) -> torch.device:
+def needs_of(model: ModelConfig, config: EngineConfig) -> Needs:
+    """What the ops will be asked to run."""
+    return Needs(
+        mamba=model.mamba,
+        dtype=_dtype(model, config),
+        state_dtype=getattr(torch, config.state_dtype),
+        checkpoint_interval=config.checkpoint_interval,
+        max_batch=config.max_batch,
+    )
+
+
+def device_of(config: EngineConfig) -> torch.device:
+    """The device that the options name. Raises ConfigError for one that is neither cpu nor cuda."""
     try:
         device = torch.device(config.device)
     except RuntimeError:
@@ -125,7 +141,7 @@ def _device(config: EngineConfig) -> torch.device:
 def _dtype(model: ModelConfig, config: EngineConfig) -> torch.dtype:
     if config.dtype != "auto":
         return getattr(torch, config.dtype)
-    return torch.float32 if _device(config).type == "cpu" else model.dtype
+    return torch.float32 if device_of(config).type == "cpu" else model.dtype
 
 
 def _mamba_spec(model: ModelConfig, config: EngineConfig, dtype: torch.dtype) -> MambaSpec:

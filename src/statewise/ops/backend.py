@@ -1,22 +1,38 @@
 """Which implementation of the ops runs. Resolved once, with its reason; nothing falls back in silence."""
 
+import importlib
 import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from statewise import ops
+from statewise.config import MambaConfig
 from statewise.errors import BackendError
 from statewise.ops.common import BACKENDS
+
+# What Triton 3.6 compiles for; bfloat16 needs it too.
+LEAST_CAPABILITY = (8, 0)
+# name -> what it is: those that are modules of the op folders, and those that integrations build.
+DESCRIPTIONS = BACKENDS | {"flashinfer": "FlashInfer's decode step, Triton kernels for the rest"}
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True)
 class Ops:
-    """The callables that a layer needs, bound to one backend. Signatures: `statewise.ops`."""
+    """The callables that a layer needs, bound to one backend. Signatures: `statewise.ops`.
+
+    ``warm_up()`` compiles and allocates what the steps would otherwise compile and allocate when first called. To be
+    called before the first step that is timed or captured in a CUDA graph; it changes no tensor of the caller's.
+    """
 
     name: str
     ssd_prefill: Callable[..., tuple[Tensor, Tensor]]
@@ -26,35 +42,100 @@ class Ops:
     causal_conv_step: Callable[..., Tensor]
     gated_rms_norm: Callable[..., Tensor]
     advance_trackers: Callable[..., None]
+    warm_up: Callable[[], None] = _nothing
 
 
-def resolve(name: str, device: torch.device, double: bool = False) -> tuple[Ops, str]:
-    """The ops of backend ``name`` on ``device``, and why it was chosen.
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What the ops will be asked to run: the mixers of a model, and the dtypes, interval and batch of its caches."""
 
-    name: "auto" or a key of BACKENDS.  double: whether any tensor is float64.
-    Raises BackendError, listing what can run, for a name that is unknown or cannot run here.
+    mamba: MambaConfig
+    dtype: torch.dtype  # of the activations
+    state_dtype: torch.dtype
+    checkpoint_interval: int
+    max_batch: int
+
+    @property
+    def is_double(self) -> bool:
+        """Whether any tensor is float64."""
+        return torch.float64 in (self.dtype, self.state_dtype)
+
+
+def resolve(name: str, device: torch.device, needs: Needs | None = None) -> tuple[Ops, str]:
+    """The ops of backend ``name`` on ``device``, and why it was chosen. "auto" is triton on an NVIDIA GPU, else torch.
+
+    name: "auto" or a key of DESCRIPTIONS.  needs: what will be run; None judges the device alone.
+    device: may be one that is not there, to plan for another machine; then what only it could tell is not checked.
+    Raises BackendError for a name that is unknown or cannot run, listing what can, and why the rest cannot.
     """
-    obstacle = _triton_obstacle(device, double)
+    against = obstacles(device, needs)
     if name == "auto":
-        # Not yet "triton" on a GPU: its prefill has shapes that no GPU has run (docs/log.md). It is there by name.
-        why = "the Triton kernels are run only by name so far" if obstacle is None else f"triton cannot run, {obstacle}"
-        return _bind("torch"), f"torch: {why}"
-    if name in BACKENDS and not (name == "triton" and obstacle):
+        return _automatic(device, against["triton"])
+    if name == "flashinfer" and against[name] is None:
+        flashinfer = _integration(name)
+        against[name] = flashinfer.defect()
+        if against[name] is None:
+            assert needs is not None  # else there is an obstacle
+            return flashinfer.build(_bind("triton"), needs, device), f"flashinfer: asked for; {flashinfer.summary()}"
+    if name in against and against[name] is None:
         return _bind(name), f"{name}: asked for"
-    can = [f"{key} ({what})" for key, what in BACKENDS.items() if key != "triton" or obstacle is None]
-    why = f": {obstacle}" if name == "triton" else ""
-    raise BackendError(f"backend {name!r} cannot run here{why}; possible: auto; {'; '.join(can)}")
+    why = f": {against[name]}" if name in against else ""
+    can, cannot = listing({key: value for key, value in against.items() if key != name})
+    rest = f"; not possible: {'; '.join(cannot)}" if cannot else ""
+    raise BackendError(f"backend {name!r} cannot run here{why}; possible: auto; {'; '.join(can)}{rest}")
 
 
-def _triton_obstacle(device: torch.device, double: bool) -> str | None:
-    """Why the Triton kernels cannot run, or None. Its interpreter (TRITON_INTERPRET=1) runs them on a CPU, slowly."""
-    if double:
-        return "its kernels sum in float32 and float64 is asked for"
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        return f"it needs a GPU and the device is {device.type}"
-    if importlib.util.find_spec("triton") is None:
-        return "the package triton is not installed"
+def obstacles(device: torch.device, needs: Needs | None = None) -> dict[str, str | None]:
+    """Each backend, and why it cannot run, or None. Looks for packages, imports none of them."""
+    gpu, interpreted = gpu_obstacle(device), os.environ.get("TRITON_INTERPRET") == "1"
+    triton = None if interpreted and device.type == "cpu" else gpu  # its interpreter runs on a CPU, slowly
+    if needs is not None and needs.is_double:
+        triton = "its kernels sum in float32 and float64 is asked for"
+    elif triton is None and importlib.util.find_spec("triton") is None:
+        triton = "the package triton is not installed"
+    flashinfer = gpu or _integration("flashinfer").obstacle(needs) or (triton and f"the rest runs on triton, {triton}")
+    return dict.fromkeys(DESCRIPTIONS) | {"triton": triton, "flashinfer": flashinfer}
+
+
+def listing(against: dict[str, str | None]) -> tuple[list[str], list[str]]:
+    """The backends that can run, with what they are, and those that cannot, with the reason."""
+    can = [f"{name} ({DESCRIPTIONS[name]})" for name, obstacle in against.items() if obstacle is None]
+    return can, [f"{name} ({obstacle})" for name, obstacle in against.items() if obstacle is not None]
+
+
+def gpu_obstacle(device: torch.device) -> str | None:
+    """Why ``device`` is no GPU that kernels here are written for, or None. None too where it cannot be looked at."""
+    if device.type != "cuda":
+        return f"it needs an NVIDIA GPU and the device is {device.type}"
+    if torch.version.hip:
+        return "it needs an NVIDIA GPU and this PyTorch is built for AMD's"
+    if torch.cuda.is_available() and torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
+        return f"it needs compute capability {_dotted(LEAST_CAPABILITY)} and the device is {_gpu(device)}"
     return None
+
+
+def _automatic(device: torch.device, triton: str | None) -> tuple[Ops, str]:
+    if device.type != "cuda":
+        return _bind("torch"), f"torch: the device is {device.type}, and triton needs an NVIDIA GPU"
+    if triton is not None:
+        return _bind("torch"), f"torch: triton cannot run, {triton}"
+    return _bind("triton"), f"triton: the device is {_gpu(device)}"
+
+
+def _gpu(device: torch.device) -> str:
+    if not torch.cuda.is_available():
+        return "an NVIDIA GPU (none is here: its compute capability is not checked)"
+    capability = torch.cuda.get_device_capability(device)
+    return f"{torch.cuda.get_device_name(device)}, compute capability {_dotted(capability)}"
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
+
+
+def _integration(name: str) -> Any:
+    """Imported when asked about, since integrations build on this module. It imports its package later still."""
+    return importlib.import_module(f"statewise.integrations.{name}")
 
 
 def _bind(name: str) -> Ops:

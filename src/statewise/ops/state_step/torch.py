@@ -30,10 +30,10 @@ def state_step(
     decay = torch.exp(A.to(acc) * step)
     weighted = (step[..., None] * x_rows).view(*grouped, head_dim, 1)
     new = decay[..., None, None] * state[read_slots[rows]].to(acc)
-    new.view(*grouped, head_dim, -1).addcmul_(weighted, B[rows].to(acc)[:, :, None, None, :])
+    new.view(*grouped, *new.shape[2:]).addcmul_(weighted, B[rows].to(acc)[:, :, None, None, :])
     state[write_slots[rows]] = new.to(state.dtype)
 
-    y = new.view(rows.numel(), B.shape[1], -1, new.shape[-1]) @ C[rows].to(acc)[..., None]
+    y = new.view(*grouped[:2], grouped[2] * head_dim, new.shape[-1]) @ C[rows].to(acc)[..., None]
     out = torch.zeros_like(x)
     out[rows] = finish(y.view_as(x_rows), x_rows, D, None if z is None else z[rows]).to(x.dtype)
     return out
