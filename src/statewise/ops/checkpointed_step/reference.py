@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from statewise.ops.common import accumulation_dtype, finish, time_step
+from statewise.ops.rounding import to_stored
 from statewise.ops.state_step.reference import recur
 
 
@@ -26,6 +27,8 @@ def checkpointed_step(
     z: Tensor | None,
     dt_bias: Tensor | None,
     dt_limit: tuple[float, float],
+    rand_seed: Tensor | None,
+    rand_layer: int,
 ) -> Tensor:
     acc = accumulation_dtype(x, state)
     tokens, ring_rows = x.shape[1], x_ring.shape[2]
@@ -42,7 +45,8 @@ def checkpointed_step(
             x_old, B_old = x_ring[own, :, r].to(acc), B_ring[own, :, r].to(acc)
             _, current = recur(current, x_old, dt_ring[own, :, r].to(acc), A, B_old, B_old)
         if live + tokens > window:
-            state[own] = current.to(state.dtype)
+            own_slot = write_slots[row : row + 1]
+            state[own] = to_stored(current[None], state.dtype, own_slot, rand_seed, rand_layer)[0]
         for t in range(tokens):
             x_new, B_new, C_new = x[row, t].to(acc), B[row, t].to(acc), C[row, t].to(acc)
             y, current = recur(current, x_new, step[row, t], A, B_new, C_new)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from statewise.ops.common import accumulation_dtype, finish, time_step
+from statewise.ops.rounding import to_stored
 
 
 def checkpointed_step(
@@ -25,6 +26,8 @@ def checkpointed_step(
     z: Tensor | None,
     dt_bias: Tensor | None,
     dt_limit: tuple[float, float],
+    rand_seed: Tensor | None,
+    rand_layer: int,
 ) -> Tensor:
     rows = ((read_slots >= 0) & (write_slots >= 0)).nonzero().squeeze(1)
     out = torch.zeros_like(x)
@@ -65,7 +68,8 @@ def checkpointed_step(
         weight = (last[..., None] - total[full, :, :old]).exp() * dts[full, :, :old]
         added = (weight.view(len(full), groups, -1, old, 1) * xs[full, ..., :old, :]).mT @ Bs[full, ..., :old, :]
         decayed = last.exp().view(len(full), groups, -1, 1, 1) * checkpoint[full]
-        state[own[full]] = (decayed + added).view(-1, *state.shape[1:]).to(state.dtype)
+        folded = (decayed + added).view(-1, *state.shape[1:])
+        state[own[full]] = to_stored(folded, state.dtype, own[full], rand_seed, rand_layer)
 
     fresh = (start[:, None] + live[:, None] + torch.arange(tokens, device=x.device)) % x_ring.shape[2]
     x_ring[own[:, None], :, fresh] = x[rows].to(x_ring.dtype)

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from statewise.ops.common import NO_LIMIT, expect_groups, expect_shape, expect_slots, implementation
+from statewise.ops.rounding import expect_rounding
 
 
 def state_step(
@@ -19,6 +20,8 @@ def state_step(
     z: Tensor | None = None,
     dt_bias: Tensor | None = None,
     dt_limit: tuple[float, float] = NO_LIMIT,
+    rand_seed: Tensor | None = None,
+    rand_layer: int = 0,
     backend: str = "torch",
 ) -> Tensor:
     """Advance each row's state by one token and return the outputs.
@@ -33,9 +36,14 @@ def state_step(
     at ``write_slots`` (None: the same). Slots: (B,), int32 or int64; -1 marks a padded row, which reads nothing, writes
     nothing, and whose output is zero. Two rows must not write one slot.
     D, dt_bias: (H,).  z: (B, H, P).  All four options may be None or left out.
+    rand_seed: (1,), int64, or None: how a float16 or bfloat16 state is rounded when it is written, stochastically or
+    to nearest. The words are Philox4x32-10 (Salmon et al. 2011) of this seed, ``rand_layer``, the slot written and the
+    element's place in it, the same in every backend. Change the seed in place between steps: a captured CUDA graph
+    then draws new numbers.  rand_layer: tells apart the layers that share a seed.
 
     Returns (B, H, P) in x's dtype. Sums are float32 (float64 if x or the state is).
-    Raises ArgumentError where shapes do not fit, BackendError for an unknown backend.
+    Raises ArgumentError where shapes do not fit or a rand_seed has nothing to round, BackendError for an unknown
+    backend.
     The maths is Dao and Gu, "Transformers are SSMs" (2024); mamba_ssm calls it ``selective_state_update``.
     """
     batch, heads, head_dim = x.shape
@@ -56,5 +64,6 @@ def state_step(
     )
     expect_groups("state_step", heads, groups)
     expect_slots("state_step", read_slots=read_slots, write_slots=write_slots)
+    expect_rounding("state_step", state, rand_seed, rand_layer)
     run = implementation("state_step", backend)
-    return run(x, dt, A, B, C, state, read_slots, write_slots, D, z, dt_bias, dt_limit)
+    return run(x, dt, A, B, C, state, read_slots, write_slots, D, z, dt_bias, dt_limit, rand_seed, rand_layer)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from statewise.ops.common import accumulation_dtype, finish, time_step
+from statewise.ops.rounding import to_stored
 
 
 def recur(state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,6 +31,8 @@ def state_step(
     z: Tensor | None,
     dt_bias: Tensor | None,
     dt_limit: tuple[float, float],
+    rand_seed: Tensor | None,
+    rand_layer: int,
 ) -> Tensor:
     acc = accumulation_dtype(x, state)
     step = time_step(dt, dt_bias, dt_limit, acc)
@@ -39,6 +42,6 @@ def state_step(
             continue
         x_row, B_row, C_row = x[row].to(acc), B[row].to(acc), C[row].to(acc)
         y, new = recur(state[src].to(acc), x_row, step[row], A.to(acc), B_row, C_row)
-        state[dst] = new.to(state.dtype)
+        state[dst] = to_stored(new[None], state.dtype, write_slots[row : row + 1], rand_seed, rand_layer)[0]
         out[row] = finish(y, x_row, D, None if z is None else z[row]).to(x.dtype)
     return out

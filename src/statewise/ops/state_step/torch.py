@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from statewise.ops.common import accumulation_dtype, finish, time_step
+from statewise.ops.rounding import to_stored
 
 
 def state_step(
@@ -19,6 +20,8 @@ def state_step(
     z: Tensor | None,
     dt_bias: Tensor | None,
     dt_limit: tuple[float, float],
+    rand_seed: Tensor | None,
+    rand_layer: int,
 ) -> Tensor:
     rows = ((read_slots >= 0) & (write_slots >= 0)).nonzero().squeeze(1)
     acc = accumulation_dtype(x, state)
@@ -31,7 +34,7 @@ def state_step(
     weighted = (step[..., None] * x_rows).view(*grouped, head_dim, 1)
     new = decay[..., None, None] * state[read_slots[rows]].to(acc)
     new.view(*grouped, *new.shape[2:]).addcmul_(weighted, B[rows].to(acc)[:, :, None, None, :])
-    state[write_slots[rows]] = new.to(state.dtype)
+    state[write_slots[rows]] = to_stored(new, state.dtype, write_slots[rows], rand_seed, rand_layer)
 
     y = new.view(*grouped[:2], grouped[2] * head_dim, new.shape[-1]) @ C[rows].to(acc)[..., None]
     out = torch.zeros_like(x)

@@ -14,17 +14,18 @@ from statewise.ops.triton_common import (
     softplus,
     wait_for_earlier_kernels,
 )
+from statewise.ops.triton_rounding import round_tile
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rand_layer"])
 def state_step_kernel(
-    p_x, p_dt, p_A, p_B, p_C, p_D, p_z, p_dt_bias, p_state, p_read, p_write, p_out,
-    dt_low, dt_high,
+    p_x, p_dt, p_A, p_B, p_C, p_D, p_z, p_dt_bias, p_state, p_read, p_write, p_out, p_rand_seed,
+    dt_low, dt_high, rand_layer,
     stride_x_b, stride_x_h, stride_dt_b, stride_dt_h, stride_B_b, stride_B_g, stride_C_b, stride_C_g,
     stride_z_b, stride_z_h, stride_s_slot, stride_s_h, stride_s_p, stride_o_b, stride_o_h,
     P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
     USE_PDL: tl.constexpr, HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LIMIT: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
+    HAS_SEED: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     wait_for_earlier_kernels(USE_PDL)
     i_p, i_h, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -55,7 +56,12 @@ def state_step_kernel(
     b_C = tl.load(p_C + row * stride_C_b + i_g * stride_C_g + o_n, mask=m_n, other=0.0).to(tl.float32)
 
     b_state = b_decay * b_state + (b_dt * b_x)[:, None] * b_B[None, :]
-    tl.store(p_state + i_write * stride_s_slot + o_tile, b_state.to(p_state.dtype.element_ty), mask=m_pn)
+    if HAS_SEED:
+        b_seed = tl.load(p_rand_seed)
+        b_new = round_tile(b_state, i_h * P + o_p, 0, i_write, b_seed, rand_layer, N, p_state.dtype.element_ty)
+    else:
+        b_new = b_state.to(p_state.dtype.element_ty)
+    tl.store(p_state + i_write * stride_s_slot + o_tile, b_new, mask=m_pn)
     b_y = tl.sum(b_state * b_C[None, :], axis=1)
     if HAS_D:
         b_y += tl.load(p_D + i_h).to(tl.float32) * b_x
@@ -86,6 +92,8 @@ def state_step(
     z: Tensor | None,
     dt_bias: Tensor | None,
     dt_limit: tuple[float, float],
+    rand_seed: Tensor | None,
+    rand_layer: int,
 ) -> Tensor:
     (batch, heads, head_dim), (groups, state_size) = x.shape, B.shape[1:]
     expect_no_double("state_step", x, state)
@@ -97,8 +105,8 @@ def state_step(
     block_p, num_warps = launch_parameters(batch * heads, head_dim, state.element_size())
     state_step_kernel[(triton.cdiv(head_dim, block_p), heads, batch)](
         p_x=x, p_dt=dt, p_A=A, p_B=B, p_C=C, p_D=D, p_z=z, p_dt_bias=dt_bias, p_state=state,
-        p_read=read_slots, p_write=write_slots, p_out=out,
-        dt_low=dt_limit[0], dt_high=dt_limit[1],
+        p_read=read_slots, p_write=write_slots, p_out=out, p_rand_seed=rand_seed,
+        dt_low=dt_limit[0], dt_high=dt_limit[1], rand_layer=rand_layer,
         stride_x_b=x.stride(0), stride_x_h=x.stride(1), stride_dt_b=dt.stride(0), stride_dt_h=dt.stride(1),
         stride_B_b=B.stride(0), stride_B_g=B.stride(1), stride_C_b=C.stride(0), stride_C_g=C.stride(1),
         stride_z_b=0 if z is None else z.stride(0), stride_z_h=0 if z is None else z.stride(1),
@@ -106,7 +114,7 @@ def state_step(
         stride_o_b=out.stride(0), stride_o_h=out.stride(1),
         P=head_dim, N=state_size, HEADS_PER_GROUP=heads // groups,
         HAS_D=D is not None, HAS_Z=z is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != NO_LIMIT,
-        BLOCK_P=block_p, BLOCK_N=triton.next_power_of_2(state_size), num_warps=num_warps,
-        USE_PDL=bool(pdl), **pdl,
+        HAS_SEED=rand_seed is not None, BLOCK_P=block_p, BLOCK_N=triton.next_power_of_2(state_size),
+        num_warps=num_warps, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip
     return out
