@@ -45,6 +45,26 @@ def expect_no_double(op: str, *tensors: Tensor) -> None:
 
 
 @triton.jit
+def add_products(b_weighted, b_Bs, b_state, BF16_PARTS: tl.constexpr):
+    """state + weighted @ Bs, to the precision of float32 or of BF16_PARTS bfloat16 numbers.
+
+    b_weighted: (BLOCK_P, BLOCK_W), x times its weight. b_Bs: (BLOCK_W, columns), exact in bfloat16 if BF16_PARTS > 0:
+    x times its weight is then a sum of that many bfloat16 parts, 8 bits each. Otherwise three TF32 products.
+    """
+    if BF16_PARTS > 0:
+        b_part = b_weighted.to(tl.bfloat16)
+        b_state = tl.dot(b_part, b_Bs, b_state)
+        b_rest = b_weighted - b_part.to(tl.float32)
+        for _ in tl.static_range(BF16_PARTS - 1):
+            b_part = b_rest.to(tl.bfloat16)
+            b_state = tl.dot(b_part, b_Bs, b_state)
+            b_rest -= b_part.to(tl.float32)
+    else:
+        b_state = tl.dot(b_weighted, b_Bs.to(tl.float32), b_state, input_precision="tf32x3")
+    return b_state
+
+
+@triton.jit
 def fold_rows(
     p_from, p_to, p_Bs, b_weighted, b_decay, m_w, m_p,
     N: tl.constexpr, BF16_PARTS: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -60,16 +80,7 @@ def fold_rows(
         m_c = (o_c < N)[None, :]
         b_Bs = tl.load(p_Bs + o_c[None, :], mask=m_w[:, None] & m_c, other=0.0)
         b_state = tl.load(p_from + o_c[None, :], mask=m_p[:, None] & m_c, other=0.0).to(tl.float32) * b_decay
-        if BF16_PARTS > 0:  # B is exact in bfloat16; x times its weight is a sum of bfloat16 parts, 8 bits each
-            b_part = b_weighted.to(tl.bfloat16)
-            b_state = tl.dot(b_part, b_Bs, b_state)
-            b_rest = b_weighted - b_part.to(tl.float32)
-            for _ in tl.static_range(BF16_PARTS - 1):
-                b_part = b_rest.to(tl.bfloat16)
-                b_state = tl.dot(b_part, b_Bs, b_state)
-                b_rest -= b_part.to(tl.float32)
-        else:
-            b_state = tl.dot(b_weighted, b_Bs.to(tl.float32), b_state, input_precision="tf32x3")
+        b_state = add_products(b_weighted, b_Bs, b_state, BF16_PARTS)
         tl.store(p_to + o_c[None, :], b_state.to(p_to.dtype.element_ty), mask=m_p[:, None] & m_c)
 
 

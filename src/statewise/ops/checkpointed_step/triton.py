@@ -1,6 +1,7 @@
 """The checkpointed step on an NVIDIA GPU, T = 1: one kernel at small batches, two at large ones. See the README."""
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -11,6 +12,8 @@ from statewise.ops.checkpointed_step.triton_split import coefficients_kernel, ou
 from statewise.ops.common import NO_LIMIT, expect
 from statewise.ops.triton_common import INTERPRETED, expect_last_contiguous, expect_no_double, pdl_options
 
+OP = "checkpointed_step"
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -18,17 +21,100 @@ class Launch:
 
     fused: bool
     block_p: int
-    num_warps: int
+    num_warps: int = 1
     block_c: int = 32  # state channels folded at a time
     block_h: int = 16  # of the coefficients kernel
-    coefficient_warps: int = 1
+    coefficient_warps: int = 2
+
+    def grid(self, out: Tensor) -> tuple[int, int, int]:
+        """Of the kernel that reads the states. out: (B, ..., H, P)."""
+        return triton.cdiv(out.shape[-1], self.block_p), out.shape[-2], out.shape[0]
 
 
-def launch_parameters(batch: int, heads: int, head_dim: int, itemsize: int) -> Launch:
-    """From measurements on an H200; see docs/log.md. One kernel pays only where launches are all that counts."""
-    if batch * heads <= 256 and itemsize == 2:
-        return Launch(True, min(64, triton.next_power_of_2(head_dim)), 4)
-    return Launch(False, 16, 1)
+def launch_parameters(rows: int, head_dim: int, state_size: int, itemsize: int, prefetch: bool) -> Launch:
+    """For so many (row, head) pairs. From measurements on an H200 with 128 states; see docs/log.md.
+
+    One kernel pays while restoring states is hidden behind the kernel in front (prefetch), or where launches are all
+    that counts. Two read larger tiles best once the batch fills the device with 16-bit states.
+    """
+    fused = rows <= (1024 if prefetch else 256)
+    is_large = rows > 128 if fused else rows >= 8192 and itemsize == 2
+    block_p = (4096 if is_large else 2048) // triton.next_power_of_2(state_size)
+    block_p = max(16, min(64, block_p, triton.next_power_of_2(head_dim)))
+    return Launch(fused, block_p, block_h=8 if rows < 8192 else 16)
+
+
+class Pages(NamedTuple):
+    """A layer's caches and trackers, and the rows' places in them. Shapes: `statewise.ops.checkpointed_step`."""
+
+    state: Tensor
+    x_ring: Tensor
+    B_ring: Tensor
+    dt_ring: Tensor
+    ring_start: Tensor
+    pending: Tensor
+    window: int
+    read_slots: Tensor
+    write_slots: Tensor
+
+    def check(self, op: str) -> None:
+        """Raise ArgumentError for dtypes or strides that the kernels do not take."""
+        expect_no_double(op, self.state, self.x_ring)
+        expect_last_contiguous(
+            op,
+            state=self.state,
+            x_ring=self.x_ring,
+            B_ring=self.B_ring,
+            dt_ring=self.dt_ring,
+            ring_start=self.ring_start,
+            pending=self.pending,
+        )
+
+    def places(self) -> dict[str, Any]:
+        """Kernel arguments: who is where."""
+        return {
+            "p_start": self.ring_start, "p_pending": self.pending, "p_read": self.read_slots,
+            "p_write": self.write_slots, "stride_read": self.read_slots.stride(0),
+            "stride_write": self.write_slots.stride(0),
+            "W": self.window, "R": self.x_ring.shape[2], "BLOCK_W": block_w(self.window),
+        }  # fmt: skip
+
+    def rings(self) -> dict[str, Any]:
+        """Kernel arguments: the rings of B and dt."""
+        slot, head, _ = self.dt_ring.stride()
+        return {"p_dt_ring": self.dt_ring, "stride_dtr_slot": slot, "stride_dtr_h": head, **self.B_rings()}
+
+    def B_rings(self) -> dict[str, Any]:
+        """Kernel arguments: the rings of B."""
+        slot, group, place, _ = self.B_ring.stride()
+        return {"p_B_ring": self.B_ring, "stride_Br_slot": slot, "stride_Br_g": group, "stride_Br_r": place}
+
+    def states(self) -> dict[str, Any]:
+        """Kernel arguments: the checkpoints and the rings of x."""
+        (s_slot, s_head, s_p, _), (x_slot, x_head, x_r, _) = self.state.stride(), self.x_ring.stride()
+        return {
+            "p_state": self.state, "p_x_ring": self.x_ring,
+            "stride_s_slot": s_slot, "stride_s_h": s_head, "stride_s_p": s_p,
+            "stride_xr_slot": x_slot, "stride_xr_h": x_head, "stride_xr_r": x_r,
+        }  # fmt: skip
+
+
+def block_w(window: int) -> int:
+    """Ring rows of a block: W as a power of two, and enough for the matrix units."""
+    return max(16, int(triton.next_power_of_2(window)))
+
+
+def scratch_size(batch: int, heads: int, window: int) -> int:
+    """Float32 numbers that the two kernels pass on."""
+    return 2 * batch * heads * (block_w(window) + 2)
+
+
+def coefficient_buffers(scratch: Tensor | None, batch: int, heads: int, window: int, device: torch.device) -> Any:
+    """mix and fold, (batch, heads, BLOCK_W + 2) each, cut from ``scratch`` or new."""
+    size = scratch_size(batch, heads, window)
+    if scratch is None:
+        scratch = torch.empty(size, dtype=torch.float32, device=device)
+    return scratch[:size].view(2, batch, heads, -1)
 
 
 def _parts(activation: torch.dtype, state: torch.dtype) -> int:
@@ -60,52 +146,65 @@ def checkpointed_step(
     z: Tensor | None,
     dt_bias: Tensor | None,
     dt_limit: tuple[float, float],
+    out: Tensor | None = None,
+    scratch: Tensor | None = None,
+    prefetch: bool = False,
 ) -> Tensor:
-    op = "checkpointed_step"
     (batch, tokens, heads, head_dim), (groups, state_size) = x.shape, B.shape[2:]
-    expect(tokens == 1, op, f"T is {tokens}, the triton backend takes T = 1; backends torch and reference take more")
-    expect_no_double(op, x, state)
-    expect_last_contiguous(op, x=x, B=B, C=C, z=z, state=state, x_ring=x_ring, B_ring=B_ring, dt_ring=dt_ring)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    expect(tokens == 1, OP, f"T is {tokens}, the triton backend takes T = 1; backends torch and reference take more")
+    pages = Pages(state, x_ring, B_ring, dt_ring, ring_start, pending, window, read_slots, write_slots)
+    pages.check(OP)
+    expect_last_contiguous(OP, x=x, B=B, C=C, z=z, A=A, D=D, dt_bias=dt_bias, out=out)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     if out.numel() == 0:
         return out
-    run = launch_parameters(batch, heads, head_dim, state.element_size())
-    block_w = max(16, triton.next_power_of_2(window))
-    pdl = pdl_options(x.device)
-    decay = {
-        "p_dt": dt, "p_A": A, "p_B": B, "p_D": D, "p_dt_bias": dt_bias, "p_dt_ring": dt_ring,
+    run = launch_parameters(batch * heads, head_dim, state_size, state.element_size(), prefetch)
+    inputs = {
+        "p_dt": dt, "p_A": A, "p_B": B, "p_C": C, "p_D": D, "p_dt_bias": dt_bias,
         "dt_low": dt_limit[0], "dt_high": dt_limit[1], "stride_dt_b": dt.stride(0), "stride_dt_h": dt.stride(2),
-        "stride_B_b": B.stride(0), "stride_B_g": B.stride(2),
-        "stride_dtr_slot": dt_ring.stride(0), "stride_dtr_h": dt_ring.stride(1),
+        "stride_B_b": B.stride(0), "stride_B_g": B.stride(2), "stride_C_b": C.stride(0), "stride_C_g": C.stride(2),
         "HAS_D": D is not None, "HAS_BIAS": dt_bias is not None, "HAS_LIMIT": dt_limit != NO_LIMIT,
+        "PREFETCH": prefetch, **pages.rings(),
     }  # fmt: skip
-    both = {
-        "p_C": C, "p_B_ring": B_ring, "p_start": ring_start, "p_pending": pending, "p_read": read_slots,
-        "p_write": write_slots, "stride_C_b": C.stride(0), "stride_C_g": C.stride(2),
-        "stride_Br_slot": B_ring.stride(0), "stride_Br_g": B_ring.stride(1), "stride_Br_r": B_ring.stride(2),
-        "N": state_size, "HEADS_PER_GROUP": heads // groups, "W": window, "R": x_ring.shape[2],
-        "BLOCK_N": triton.next_power_of_2(state_size), "USE_PDL": bool(pdl), **pdl,
-    }  # fmt: skip
-    output = {
-        "p_x": x, "p_z": z, "p_state": state, "p_x_ring": x_ring, "p_out": out,
-        "stride_x_b": x.stride(0), "stride_x_h": x.stride(2),
-        "stride_z_b": 0 if z is None else z.stride(0), "stride_z_h": 0 if z is None else z.stride(2),
-        "stride_s_slot": state.stride(0), "stride_s_h": state.stride(1), "stride_s_p": state.stride(2),
-        "stride_xr_slot": x_ring.stride(0), "stride_xr_h": x_ring.stride(1), "stride_xr_r": x_ring.stride(2),
-        "stride_o_b": out.stride(0), "stride_o_h": out.stride(2), "P": head_dim, "HAS_Z": z is not None,
-        "BLOCK_P": run.block_p, "num_warps": run.num_warps,
-        "BF16_PARTS": _parts(x.dtype, state.dtype),
-        "BLOCK_C": min(run.block_c, triton.next_power_of_2(state_size)),
-    }  # fmt: skip
-    grid = (triton.cdiv(head_dim, run.block_p), heads, batch)
     if run.fused:
-        block_r = max(16, triton.next_power_of_2(x_ring.shape[2]))
-        fused_kernel[grid](**decay, **both, **output, BLOCK_R=block_r)
+        fused_kernel[run.grid(out)](**(output_arguments(run, pages, x, C, z, out) | inputs))
         return out
-    mix, fold = torch.empty(2, batch, heads, block_w + 2, dtype=torch.float32, device=x.device)
-    between = {"p_mix": mix, "p_fold": fold, "H": heads, "BLOCK_W": block_w}
-    coefficients_kernel[(triton.cdiv(heads // groups, run.block_h), groups, batch)](
-        **decay, **both, **between, BLOCK_H=run.block_h, num_warps=run.coefficient_warps
-    )
-    output_kernel[grid](**both, **output, **between)
+    mix, fold = coefficient_buffers(scratch, batch, heads, window, x.device)
+    pdl = pdl_options(x.device)
+    coefficients_kernel[triton.cdiv(heads // groups, run.block_h), groups, batch](
+        **inputs, **pages.places(), p_mix=mix, p_fold=fold, H=heads, N=state_size, HEADS_PER_GROUP=heads // groups,
+        BLOCK_N=triton.next_power_of_2(state_size), BLOCK_H=run.block_h, num_warps=run.coefficient_warps,
+        USE_PDL=bool(pdl), **pdl,
+    )  # fmt: skip
+    launch_output(run, pages, x, C, z, out, mix, fold)
     return out
+
+
+def launch_output(
+    run: Launch, pages: Pages, x: Tensor | None, C: Tensor, z: Tensor | None, out: Tensor, mix: Tensor, fold: Tensor
+) -> None:
+    """The second kernel. x: (B, ..., H, P), or None where the first has appended it. C: (B, ..., G, N)."""
+    output_kernel[run.grid(out)](
+        **output_arguments(run, pages, x, C, z, out), p_mix=mix, p_fold=fold, H=out.shape[-2],
+        X_IN_RING=x is None, BLOCK_C=min(run.block_c, triton.next_power_of_2(C.shape[-1])),
+    )  # fmt: skip
+
+
+def output_arguments(
+    run: Launch, pages: Pages, x: Tensor | None, C: Tensor, z: Tensor | None, out: Tensor
+) -> dict[str, Any]:
+    """Arguments of whichever kernel reads the states."""
+    (heads, head_dim), state_size = out.shape[-2:], C.shape[-1]
+    pdl, given = pdl_options(out.device), out if x is None else x
+    return {
+        "p_x": x, "p_C": C, "p_z": z, "p_out": out,
+        "stride_x_b": given.stride(0), "stride_x_h": given.stride(-2),
+        "stride_C_b": C.stride(0), "stride_C_g": C.stride(-2),
+        "stride_z_b": 0 if z is None else z.stride(0), "stride_z_h": 0 if z is None else z.stride(-2),
+        "stride_o_b": out.stride(0), "stride_o_h": out.stride(-2),
+        **pages.places(), **pages.states(), **pages.B_rings(),
+        "P": head_dim, "N": state_size, "HEADS_PER_GROUP": heads // C.shape[-2], "HAS_Z": z is not None,
+        "BLOCK_P": run.block_p, "BLOCK_N": triton.next_power_of_2(state_size),
+        "BF16_PARTS": _parts(out.dtype, pages.state.dtype), "num_warps": run.num_warps,
+        "USE_PDL": bool(pdl), **pdl,
+    }  # fmt: skip
