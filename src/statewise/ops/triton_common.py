@@ -44,46 +44,6 @@ def expect_no_double(op: str, *tensors: Tensor) -> None:
     expect(all(tensor.dtype != torch.float64 for tensor in tensors), op, message)
 
 
-@triton.jit
-def add_products(b_weighted, b_Bs, b_state, BF16_PARTS: tl.constexpr):
-    """state + weighted @ Bs, to the precision of float32 or of BF16_PARTS bfloat16 numbers.
-
-    b_weighted: (BLOCK_P, BLOCK_W), x times its weight. b_Bs: (BLOCK_W, columns), exact in bfloat16 if BF16_PARTS > 0:
-    x times its weight is then a sum of that many bfloat16 parts, 8 bits each. Otherwise three TF32 products.
-    """
-    if BF16_PARTS > 0:
-        b_part = b_weighted.to(tl.bfloat16)
-        b_state = tl.dot(b_part, b_Bs, b_state)
-        b_rest = b_weighted - b_part.to(tl.float32)
-        for _ in tl.static_range(BF16_PARTS - 1):
-            b_part = b_rest.to(tl.bfloat16)
-            b_state = tl.dot(b_part, b_Bs, b_state)
-            b_rest -= b_part.to(tl.float32)
-    else:
-        b_state = tl.dot(b_weighted, b_Bs.to(tl.float32), b_state, input_precision="tf32x3")
-    return b_state
-
-
-@triton.jit
-def fold_rows(
-    p_from, p_to, p_Bs, b_weighted, b_decay, m_w, m_p,
-    N: tl.constexpr, BF16_PARTS: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """to = decay * from + weighted @ Bs, BLOCK_C state channels at a time.
-
-    p_from, p_to: (BLOCK_P, 1), the first channel of each row of the tile; they may be the same. p_Bs: (BLOCK_W, 1),
-    likewise of each ring row. b_weighted: (BLOCK_P, BLOCK_W), x times its weight. The tile is read again, from the L2
-    cache where it has just been: kept in registers it would cost every program of the kernel what one in W uses.
-    """
-    for i_c in range(0, N, BLOCK_C):
-        o_c = i_c + tl.arange(0, BLOCK_C)
-        m_c = (o_c < N)[None, :]
-        b_Bs = tl.load(p_Bs + o_c[None, :], mask=m_w[:, None] & m_c, other=0.0)
-        b_state = tl.load(p_from + o_c[None, :], mask=m_p[:, None] & m_c, other=0.0).to(tl.float32) * b_decay
-        b_state = add_products(b_weighted, b_Bs, b_state, BF16_PARTS)
-        tl.store(p_to + o_c[None, :], b_state.to(p_to.dtype.element_ty), mask=m_p[:, None] & m_c)
-
-
 @functools.cache
 def pdl_options(device: torch.device) -> dict[str, bool]:
     """Launch options for programmatic dependent launch, where the GPU has it (compute capability 9.0 and later).
@@ -97,12 +57,30 @@ def pdl_options(device: torch.device) -> dict[str, bool]:
 
 
 @triton.jit
-def wait_for_earlier_kernels(USE_PDL: tl.constexpr):
-    """Nothing before this line may touch memory that another kernel writes. After it the next may launch.
+def start(USE_PDL: tl.constexpr, PREFETCH: tl.constexpr):
+    """The first line of a kernel. With PREFETCH, what no recent kernel writes may be read from here on; `wait` follows.
 
-    In this order: a dependent that starts after the trigger, such as `output_kernel`, then knows that all kernels in
-    front of this one have ended.
+    Without it the wait comes first, and then the trigger: a dependent that starts after the trigger knows that all
+    kernels in front of this one have ended. See docs/decisions.md.
+    """
+    if USE_PDL:
+        if not PREFETCH:
+            gdc_wait()
+        gdc_launch_dependents()
+
+
+@triton.jit
+def wait(USE_PDL: tl.constexpr):
+    """From here on everything that earlier kernels wrote may be read, and anything may be written.
+
+    Every kernel waits before it ends, pads too: one that ended before those in front of it would let the next one
+    start too early.
     """
     if USE_PDL:
         gdc_wait()
-        gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_earlier_kernels(USE_PDL: tl.constexpr):
+    """`start` without a prefetch."""
+    start(USE_PDL, False)

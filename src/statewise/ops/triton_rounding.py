@@ -98,3 +98,15 @@ def round_tile(b_values, b_row, i_c, i_slot, b_seed, layer, N: tl.constexpr, dty
         b_word = _tile_words(b_row, i_c, i_slot, b_seed, layer, N, BLOCK_C)
         b_bits = _rounded_bits(b_values, b_word, dtype)
     return b_bits.to(dtype, bitcast=True)
+
+
+@triton.jit
+def as_written(
+    b_values, b_row, i_c, i_slot, p_rand_seed, rand_layer, N: tl.constexpr, HAS_SEED: tl.constexpr, dtype: tl.constexpr
+):
+    """A tile of a state as it is written: by `round_tile` where there is a seed, else rounded to nearest."""
+    if HAS_SEED:
+        b_new = round_tile(b_values, b_row, i_c, i_slot, tl.load(p_rand_seed), rand_layer, N, dtype)
+    else:
+        b_new = b_values.to(dtype)
+    return b_new

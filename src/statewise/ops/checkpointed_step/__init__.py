@@ -28,6 +28,7 @@ def checkpointed_step(
     dt_limit: tuple[float, float] = NO_LIMIT,
     rand_seed: Tensor | None = None,
     rand_layer: int = 0,
+    prefetch: bool = False,
     backend: str = "torch",
 ) -> Tensor:
     """Outputs of T new tokens a row; the tokens join the ring, and a full ring is folded into the checkpoint first.
@@ -48,7 +49,8 @@ def checkpointed_step(
     its output is zero. No row may write a slot that another row reads or writes.
     D, dt_bias: (H,).  z: (B, T, H, P).  All four options may be None or left out.
     rand_seed: (1,), int64, or None: whether a flush rounds a float16 or bfloat16 checkpoint stochastically.
-    rand_layer: tells apart the layers that share a seed. Both as in `state_step`.
+    rand_layer: tells apart the layers that share a seed.  prefetch: a promise of the caller. All three as in
+    `state_step`, but that prefetch speaks of rings and trackers too.
 
     Returns (B, T, H, P) in x's dtype. Raises ArgumentError where shapes do not fit or a rand_seed has nothing to round.
     The tensors are those of FlashInfer's ``checkpointing_ssu`` (0.7 and later); the README beside this derives it.
@@ -60,16 +62,15 @@ def checkpointed_step(
     expect_slots("checkpointed_step", read_slots=read_slots, write_slots=write_slots)
     expect_rounding("checkpointed_step", state, rand_seed, rand_layer)
     run = implementation("checkpointed_step", backend)
+    launch = {"prefetch": prefetch} if backend == "triton" else {}
     if window == 1:
         gate = None if z is None else z[:, 0]
         options = (read_slots, write_slots, D, gate, dt_bias, dt_limit, rand_seed, rand_layer)
         plain = implementation("state_step", backend)
-        return plain(x[:, 0], dt[:, 0], A, B[:, 0], C[:, 0], state, *options)[:, None]
+        return plain(x[:, 0], dt[:, 0], A, B[:, 0], C[:, 0], state, *options, **launch)[:, None]
     ring = (x_ring, B_ring, dt_ring, ring_start, pending, window)
-    rounding = () if backend == "triton" else (rand_seed, rand_layer)
-    message = "the triton backend rounds a checkpoint to nearest; backends torch and reference take a rand_seed"
-    expect(rand_seed is None or backend != "triton", "checkpointed_step", message)
-    return run(x, dt, A, B, C, state, *ring, read_slots, write_slots, D, z, dt_bias, dt_limit, *rounding)
+    options = (read_slots, write_slots, D, z, dt_bias, dt_limit, rand_seed, rand_layer)
+    return run(x, dt, A, B, C, state, *ring, *options, **launch)
 
 
 def _check(

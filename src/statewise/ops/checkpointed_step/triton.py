@@ -45,7 +45,10 @@ def launch_parameters(rows: int, head_dim: int, state_size: int, itemsize: int, 
 
 
 class Pages(NamedTuple):
-    """A layer's caches and trackers, and the rows' places in them. Shapes: `statewise.ops.checkpointed_step`."""
+    """A layer's caches and trackers, the rows' places in them, and how a checkpoint is rounded.
+
+    Shapes: `statewise.ops.checkpointed_step`.
+    """
 
     state: Tensor
     x_ring: Tensor
@@ -56,6 +59,8 @@ class Pages(NamedTuple):
     window: int
     read_slots: Tensor
     write_slots: Tensor
+    rand_seed: Tensor | None
+    rand_layer: int
 
     def check(self, op: str) -> None:
         """Raise ArgumentError for dtypes or strides that the kernels do not take."""
@@ -93,7 +98,8 @@ class Pages(NamedTuple):
         """Kernel arguments: the checkpoints and the rings of x."""
         (s_slot, s_head, s_p, _), (x_slot, x_head, x_r, _) = self.state.stride(), self.x_ring.stride()
         return {
-            "p_state": self.state, "p_x_ring": self.x_ring,
+            "p_state": self.state, "p_x_ring": self.x_ring, "p_rand_seed": self.rand_seed,
+            "rand_layer": self.rand_layer, "HAS_SEED": self.rand_seed is not None,
             "stride_s_slot": s_slot, "stride_s_h": s_head, "stride_s_p": s_p,
             "stride_xr_slot": x_slot, "stride_xr_h": x_head, "stride_xr_r": x_r,
         }  # fmt: skip
@@ -146,13 +152,17 @@ def checkpointed_step(
     z: Tensor | None,
     dt_bias: Tensor | None,
     dt_limit: tuple[float, float],
+    rand_seed: Tensor | None,
+    rand_layer: int,
     out: Tensor | None = None,
     scratch: Tensor | None = None,
     prefetch: bool = False,
 ) -> Tensor:
     (batch, tokens, heads, head_dim), (groups, state_size) = x.shape, B.shape[2:]
     expect(tokens == 1, OP, f"T is {tokens}, the triton backend takes T = 1; backends torch and reference take more")
-    pages = Pages(state, x_ring, B_ring, dt_ring, ring_start, pending, window, read_slots, write_slots)
+    pages = Pages(
+        state, x_ring, B_ring, dt_ring, ring_start, pending, window, read_slots, write_slots, rand_seed, rand_layer
+    )
     pages.check(OP)
     expect_last_contiguous(OP, x=x, B=B, C=C, z=z, A=A, D=D, dt_bias=dt_bias, out=out)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out

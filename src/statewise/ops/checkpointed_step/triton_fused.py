@@ -10,27 +10,27 @@ import triton
 import triton.language as tl
 
 from statewise.ops.checkpointed_step.triton_parts import (
+    add_products,
     new_place,
     ring_places,
     ring_weights,
-    start,
     time_step,
-    wait,
 )
-from statewise.ops.triton_common import add_products, silu
+from statewise.ops.triton_common import silu, start, wait
+from statewise.ops.triton_rounding import as_written
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rand_layer"])
 def fused_kernel(
     p_x, p_dt, p_A, p_B, p_C, p_D, p_z, p_dt_bias, p_state, p_x_ring, p_B_ring, p_dt_ring,
-    p_start, p_pending, p_read, p_write, p_out, dt_low, dt_high,
+    p_start, p_pending, p_read, p_write, p_out, p_rand_seed, dt_low, dt_high, rand_layer,
     stride_x_b, stride_x_h, stride_dt_b, stride_dt_h, stride_B_b, stride_B_g, stride_C_b, stride_C_g,
     stride_z_b, stride_z_h, stride_read, stride_write, stride_s_slot, stride_s_h, stride_s_p,
     stride_xr_slot, stride_xr_h, stride_xr_r,
     stride_Br_slot, stride_Br_g, stride_Br_r, stride_dtr_slot, stride_dtr_h, stride_o_b, stride_o_h,
     P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LIMIT: tl.constexpr,
-    USE_PDL: tl.constexpr, PREFETCH: tl.constexpr,
+    HAS_SEED: tl.constexpr, USE_PDL: tl.constexpr, PREFETCH: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr,
     BF16_PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -83,4 +83,6 @@ def fused_kernel(
         if i_h % HEADS_PER_GROUP == 0:
             tl.store(p_Br + o_new * stride_Br_r, b_B.to(p_B_ring.dtype.element_ty), mask=m_n)
     if b_live + 1 > W:
-        tl.store(p_state + i_own * stride_s_slot + o_tile, b_state.to(p_state.dtype.element_ty), mask=m_pn)
+        dtype: tl.constexpr = p_state.dtype.element_ty
+        b_written = as_written(b_state, i_h * P + o_p, 0, i_own, p_rand_seed, rand_layer, N, HAS_SEED, dtype)
+        tl.store(p_state + i_own * stride_s_slot + o_tile, b_written, mask=m_pn)

@@ -1,4 +1,4 @@
-"""What the kernels of the checkpointed step share: the order of ring rows, their weights, programmatic launch.
+"""What the kernels of the checkpointed step share: the order of ring rows, their weights, folding them.
 
 p_ is a pointer, b_ a block in registers, o_ offsets, m_ a mask, i_ an index.
 """
@@ -6,30 +6,8 @@ p_ is a pointer, b_ a block in registers, o_ offsets, m_ a mask, i_ an index.
 import triton
 import triton.language as tl
 
-from statewise.ops.triton_common import INTERPRETED, softplus
-
-if not INTERPRETED:
-    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-
-
-@triton.jit
-def start(USE_PDL: tl.constexpr, PREFETCH: tl.constexpr):
-    """The first line of a kernel. With PREFETCH, what no recent kernel writes may be read from here on; `wait` follows.
-
-    Without it the wait comes first, and then the trigger: a dependent that starts after the trigger knows that all
-    kernels in front of this one have ended. See docs/decisions.md.
-    """
-    if USE_PDL:
-        if not PREFETCH:
-            gdc_wait()
-        gdc_launch_dependents()
-
-
-@triton.jit
-def wait(USE_PDL: tl.constexpr):
-    """From here on everything that earlier kernels wrote may be read, and anything may be written."""
-    if USE_PDL:
-        gdc_wait()
+from statewise.ops.triton_common import softplus
+from statewise.ops.triton_rounding import as_written
 
 
 @triton.jit
@@ -95,3 +73,45 @@ def store_coefficients(p_mix, p_fold, o_out, b_fold, b_past, b_now, b_CB, b_new,
     if is_full:
         tl.store(p_fold + o_hw, b_fold)
         tl.store(p_fold + o_out + BLOCK_W + 1, tl.exp(b_past))
+
+
+@triton.jit
+def add_products(b_weighted, b_Bs, b_state, BF16_PARTS: tl.constexpr):
+    """state + weighted @ Bs, to the precision of float32 or of BF16_PARTS bfloat16 numbers.
+
+    b_weighted: (BLOCK_P, BLOCK_W), x times its weight. b_Bs: (BLOCK_W, columns), exact in bfloat16 if BF16_PARTS > 0:
+    x times its weight is then a sum of that many bfloat16 parts, 8 bits each. Otherwise three TF32 products.
+    """
+    if BF16_PARTS > 0:
+        b_part = b_weighted.to(tl.bfloat16)
+        b_state = tl.dot(b_part, b_Bs, b_state)
+        b_rest = b_weighted - b_part.to(tl.float32)
+        for _ in tl.static_range(BF16_PARTS - 1):
+            b_part = b_rest.to(tl.bfloat16)
+            b_state = tl.dot(b_part, b_Bs, b_state)
+            b_rest -= b_part.to(tl.float32)
+    else:
+        b_state = tl.dot(b_weighted, b_Bs.to(tl.float32), b_state, input_precision="tf32x3")
+    return b_state
+
+
+@triton.jit
+def fold_rows(
+    p_from, p_to, p_Bs, b_weighted, b_decay, m_w, m_p, b_row, i_slot, p_rand_seed, rand_layer,
+    N: tl.constexpr, HAS_SEED: tl.constexpr, BF16_PARTS: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """to = decay * from + weighted @ Bs, BLOCK_C state channels at a time.
+
+    p_from, p_to: (BLOCK_P, 1), the first channel of each row of the tile; they may be the same. p_Bs: (BLOCK_W, 1),
+    likewise of each ring row. b_weighted: (BLOCK_P, BLOCK_W), x times its weight. The tile is read again, from the L2
+    cache where it has just been: kept in registers it would cost every program of the kernel what one in W uses.
+    b_row to HAS_SEED: as `statewise.ops.triton_rounding.as_written` takes them.
+    """
+    for i_c in range(0, N, BLOCK_C):
+        o_c = i_c + tl.arange(0, BLOCK_C)
+        m_c = (o_c < N)[None, :]
+        b_Bs = tl.load(p_Bs + o_c[None, :], mask=m_w[:, None] & m_c, other=0.0)
+        b_state = tl.load(p_from + o_c[None, :], mask=m_p[:, None] & m_c, other=0.0).to(tl.float32) * b_decay
+        b_state = add_products(b_weighted, b_Bs, b_state, BF16_PARTS)
+        b_new = as_written(b_state, b_row, i_c, i_slot, p_rand_seed, rand_layer, N, HAS_SEED, p_to.dtype.element_ty)
+        tl.store(p_to + o_c[None, :], b_new, mask=m_p[:, None] & m_c)

@@ -9,15 +9,14 @@ import triton
 import triton.language as tl
 
 from statewise.ops.checkpointed_step.triton_parts import (
+    fold_rows,
     new_place,
     ring_places,
     ring_weights,
-    start,
     store_coefficients,
     time_step,
-    wait,
 )
-from statewise.ops.triton_common import INTERPRETED, fold_rows, silu
+from statewise.ops.triton_common import INTERPRETED, silu, start, wait
 
 if not INTERPRETED:
     from triton.language.extra.cuda import gdc_launch_dependents
@@ -40,7 +39,7 @@ def coefficients_kernel(
     row = i_b.to(tl.int64)
     i_own = tl.load(p_write + row * stride_write).to(tl.int64)
     if (i_own < 0) | (tl.load(p_read + row * stride_read) < 0):
-        if PREFETCH:  # a kernel that ended before those in front of it would let the next one start too early
+        if PREFETCH:
             wait(USE_PDL)
         return
     b_start, b_live = tl.load(p_start + i_own), tl.load(p_pending + i_own)
@@ -74,14 +73,14 @@ def coefficients_kernel(
         tl.store(p_Br + o_new * stride_Br_r, b_B.to(p_B_ring.dtype.element_ty), mask=m_n)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rand_layer"])
 def output_kernel(
-    p_x, p_B_ring, p_C, p_z, p_state, p_x_ring, p_start, p_pending, p_read, p_write, p_mix, p_fold, p_out,
-    stride_x_b, stride_x_h, stride_C_b, stride_C_g, stride_z_b, stride_z_h, stride_read, stride_write,
+    p_x, p_B_ring, p_C, p_z, p_state, p_x_ring, p_start, p_pending, p_read, p_write, p_mix, p_fold, p_out, p_rand_seed,
+    rand_layer, stride_x_b, stride_x_h, stride_C_b, stride_C_g, stride_z_b, stride_z_h, stride_read, stride_write,
     stride_s_slot, stride_s_h, stride_s_p, stride_xr_slot, stride_xr_h, stride_xr_r,
     stride_Br_slot, stride_Br_g, stride_Br_r, stride_o_b, stride_o_h,
     H, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
-    HAS_Z: tl.constexpr, X_IN_RING: tl.constexpr, USE_PDL: tl.constexpr,
+    HAS_Z: tl.constexpr, HAS_SEED: tl.constexpr, X_IN_RING: tl.constexpr, USE_PDL: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
     BF16_PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -99,7 +98,7 @@ def output_kernel(
     m_p, m_n = o_p < P, o_n < N
     p_o = p_out + row * stride_o_b + i_h * stride_o_h + o_p
     if (i_read < 0) | (i_own < 0):
-        wait(USE_PDL)  # a kernel that ended before the one in front of it would let the next one start too early
+        wait(USE_PDL)
         tl.store(p_o, tl.zeros([BLOCK_P], p_out.dtype.element_ty), mask=m_p)
         return
     o_tile = i_h * stride_s_h + o_p[:, None] * stride_s_p + o_n[None, :]
@@ -136,5 +135,6 @@ def output_kernel(
             p_state + i_read * stride_s_slot + o_row, p_state + i_own * stride_s_slot + o_row,
             p_B_ring + i_own * stride_Br_slot + i_g * stride_Br_g + o_place[:, None] * stride_Br_r,
             tl.trans(b_xs * tl.load(p_f + o_w)[:, None]), tl.load(p_f + BLOCK_W + 1), m_w, m_p,
-            N=N, BF16_PARTS=BF16_PARTS, BLOCK_C=BLOCK_C,
+            i_h * P + o_p, i_own, p_rand_seed, rand_layer,
+            N=N, HAS_SEED=HAS_SEED, BF16_PARTS=BF16_PARTS, BLOCK_C=BLOCK_C,
         )  # fmt: skip

@@ -22,6 +22,7 @@ def state_step(
     dt_limit: tuple[float, float] = NO_LIMIT,
     rand_seed: Tensor | None = None,
     rand_layer: int = 0,
+    prefetch: bool = False,
     backend: str = "torch",
 ) -> Tensor:
     """Advance each row's state by one token and return the outputs.
@@ -40,6 +41,9 @@ def state_step(
     to nearest. The words are Philox4x32-10 (Salmon et al. 2011) of this seed, ``rand_layer``, the slot written and the
     element's place in it, the same in every backend. Change the seed in place between steps: a captured CUDA graph
     then draws new numbers.  rand_layer: tells apart the layers that share a seed.
+    prefetch: the caller promises that no kernel launched since the last one without programmatic dependence (such as
+    any kernel of PyTorch's, or a matrix product) writes ``state``, the slots or A. The triton backend then reads them
+    while the kernel in front still runs; the other backends have nothing to overlap.
 
     Returns (B, H, P) in x's dtype. Sums are float32 (float64 if x or the state is).
     Raises ArgumentError where shapes do not fit or a rand_seed has nothing to round, BackendError for an unknown
@@ -66,4 +70,6 @@ def state_step(
     expect_slots("state_step", read_slots=read_slots, write_slots=write_slots)
     expect_rounding("state_step", state, rand_seed, rand_layer)
     run = implementation("state_step", backend)
-    return run(x, dt, A, B, C, state, read_slots, write_slots, D, z, dt_bias, dt_limit, rand_seed, rand_layer)
+    launch = {"prefetch": prefetch} if backend == "triton" else {}
+    options = (read_slots, write_slots, D, z, dt_bias, dt_limit, rand_seed, rand_layer)
+    return run(x, dt, A, B, C, state, *options, **launch)
