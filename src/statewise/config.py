@@ -11,6 +11,7 @@ from statewise.errors import ConfigError
 
 MAX_CHECKPOINT_INTERVAL = 64
 STATE_DTYPES = ("float32", "float16", "bfloat16", "float64")
+ROUNDED_DTYPES = ("float16", "bfloat16")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 _UNITS = {
     "": 1,
@@ -103,6 +104,11 @@ class EngineConfig:
         16, "tokens between two writes of a state, 1 to 64; 1 is the plain step, which writes at every token"
     )
     state_dtype: str = option("float32", "dtype of the SSM states: float32, float16, bfloat16, float64")
+    stochastic_rounding: bool = option(
+        False,
+        "round float16 and bfloat16 states up or down at random when a decode step writes them, so that small updates "
+        "are kept on average; a run with the same requests repeats itself",
+    )
     dtype: str = option("auto", "dtype of weights and activations; auto: the checkpoint's on a GPU, float32 on a CPU")
     max_batch: int = option(64, "most requests running at once")
     max_batched_tokens: int = option(2048, "most tokens in one step, decode rows and prompt chunks together")
@@ -125,6 +131,11 @@ class EngineConfig:
         _expect_range("checkpoint_interval", self.checkpoint_interval, 1, MAX_CHECKPOINT_INTERVAL)
         _expect_choice("state_dtype", self.state_dtype, STATE_DTYPES)
         _expect_choice("dtype", self.dtype, DTYPES)
+        if self.stochastic_rounding and self.state_dtype not in ROUNDED_DTYPES:
+            raise ConfigError(
+                f"stochastic_rounding is on and state_dtype is {self.state_dtype}, "
+                f"expected one of {', '.join(ROUNDED_DTYPES)}: nothing else is rounded"
+            )
         _expect_range("max_batch", self.max_batch, 1)
         _expect_range("typical_length", self.typical_length, 1)
         _expect_range("kv_block_size", self.kv_block_size, 1)

@@ -188,6 +188,7 @@ def test_a_flashinfer_that_cannot_be_imported(monkeypatch):
         ({"state_size": 96}, {}, "the state size is 96, it takes multiples of 64"),
         ({"dt_limit": (0.001, 0.1)}, {}, r"the model clamps dt to (0.001, 0.1), it does not clamp"),
         ({}, {"dtype": torch.float16}, "activations are torch.float16, it takes torch.bfloat16"),
+        ({}, {"stochastic_rounding": True}, "states are to be rounded stochastically, it rounds them to nearest"),
         (
             {},
             {"state_dtype": torch.float64},

@@ -19,6 +19,8 @@ class MambaLayerCache(NamedTuple):
     ring_start: Tensor
     pending: Tensor
     checkpoint_interval: int
+    rand_seed: Tensor | None  # (1,), int64: states are rounded stochastically; None: to nearest
+    layer_index: int
 
 
 class MambaPool:
@@ -28,11 +30,22 @@ class MambaPool:
     ``ring_start``, ``pending``: (S,), int32, one pair for all layers.
     """
 
-    def __init__(self, spec: MambaSpec, slots: int, device: torch.device, poison: bool = False):
-        """poison: fill with NaN what no request has written yet, and again whatever is freed."""
+    def __init__(
+        self,
+        spec: MambaSpec,
+        slots: int,
+        device: torch.device,
+        poison: bool = False,
+        rand_seed: Tensor | None = None,
+    ):
+        """poison: fill with NaN what no request has written yet, and again whatever is freed.
+
+        rand_seed: (1,), int64, for layers that round their states stochastically; the runner's, not counted here.
+        """
         self.spec = spec
         self.slots = slots
         self.poison = poison
+        self.rand_seed = rand_seed
         self._tensors = {
             name: torch.full((spec.layers, slots, *shape), torch.nan if poison else 0.0, dtype=dtype, device=device)
             for name, (shape, dtype) in spec.slot_shapes().items()
@@ -56,6 +69,8 @@ class MambaPool:
             ring_start=self.ring_start,
             pending=self.pending,
             checkpoint_interval=self.spec.checkpoint_interval,
+            rand_seed=self.rand_seed,
+            layer_index=index,
         )
 
     def forget(self, slots: list[int]) -> None:

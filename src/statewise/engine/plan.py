@@ -22,6 +22,7 @@ class Plan:
     blocks: int
     max_context: int | None  # tokens of one request; None: no limit
     dtype: torch.dtype
+    stochastic_rounding: bool  # of the states that decode steps write
     weight_bytes: int
     ops: Ops
     backend_reason: str
@@ -47,6 +48,7 @@ class Plan:
         """The plan for people: (name, value)."""
         mamba, kv, interval = self.mamba, self.kv, self.mamba.checkpoint_interval
         writes = "every token (the plain step)" if interval == 1 else f"once in {interval} tokens"
+        writes += ", rounded stochastically" if self.stochastic_rounding else ""
         fewer = f", fewer than max_batch {self.wanted_slots}: the budget" if self.slots < self.wanted_slots else ""
         rows = [
             ("weights", f"{format_bytes(self.weight_bytes)} in {_name(self.dtype)}"),
@@ -108,6 +110,7 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         blocks=blocks,
         max_context=longest,
         dtype=dtype,
+        stochastic_rounding=config.stochastic_rounding,
         weight_bytes=sum(p.numel() for p in weights.parameters()) * dtype.itemsize,
         ops=ops,
         backend_reason=reason,
@@ -124,6 +127,7 @@ def needs_of(model: ModelConfig, config: EngineConfig) -> Needs:
         state_dtype=getattr(torch, config.state_dtype),
         checkpoint_interval=config.checkpoint_interval,
         max_batch=config.max_batch,
+        stochastic_rounding=config.stochastic_rounding,
     )
 
 

@@ -14,6 +14,9 @@ from statewise.engine.scheduler import Step
 from statewise.layers.batch import Batch, Row, make_batch
 from statewise.models.hybrid import Caches, HybridModel
 
+# The seed of the first step's stochastic rounding; each step adds one. Fixed, so that a run repeats itself.
+FIRST_RAND_SEED = 0
+
 
 @dataclass(frozen=True)
 class Counters:
@@ -32,12 +35,16 @@ class Counters:
 
 
 class Runner:
-    """Model, caches and trackers on one device."""
+    """Model, caches, trackers and the seed of stochastic rounding on one device."""
 
     def __init__(self, model: HybridModel, plan: Plan, device: torch.device, poison: bool):
         self.model, self.plan, self.device = model, plan, device
+        self._rand_seed = None
+        if plan.stochastic_rounding:
+            self._rand_seed = torch.full((1,), FIRST_RAND_SEED, dtype=torch.int64, device=device)
         self.caches = Caches(
-            MambaPool(plan.mamba, plan.slots, device, poison), PagedKV(plan.kv, plan.blocks, device, poison)
+            MambaPool(plan.mamba, plan.slots, device, poison, self._rand_seed),
+            PagedKV(plan.kv, plan.blocks, device, poison),
         )
         self._steps = self._prefill_tokens = self._prefill_writes = self._decode_rows = self._kv_read = 0
         # On the device, so that counting never waits for it: states written, ring rows replayed.
@@ -61,7 +68,7 @@ class Runner:
         return logits
 
     def _advance(self, batch: Batch) -> None:
-        """Move the trackers, once a step for all layers. A prefilled slot has nothing pending."""
+        """Move the trackers and the seed, once a step for all layers. A prefilled slot has nothing pending."""
         pool, own, window = self.caches.mamba, batch.decode_slots, self.plan.mamba.checkpoint_interval
         pending = pool.pending[own]
         self._counts += torch.stack([torch.as_tensor(flushes(pending, 1, window)).sum(), pending.sum()])
@@ -76,6 +83,8 @@ class Runner:
         )
         pool.ring_start[batch.prefill_slots] = 0
         pool.pending[batch.prefill_slots] = 0
+        if self._rand_seed is not None:
+            self._rand_seed += 1
 
     def counters(self, preemptions: int) -> Counters:
         """Everything counted so far; reads the device."""

@@ -58,6 +58,7 @@ def _broken_limits(needs: Needs) -> list[str]:
         f"the state is {needs.state_dtype}, it takes {', '.join(map(str, STATE_DTYPES))}": (
             needs.state_dtype in STATE_DTYPES
         ),
+        "states are to be rounded stochastically, it rounds them to nearest": not needs.stochastic_rounding,
         f"the model clamps dt to {mamba.dt_limit}, it does not clamp": mamba.dt_limit == NO_LIMIT,
     }
     return [message for message, holds in limits.items() if not holds]

@@ -54,6 +54,7 @@ class Needs:
     state_dtype: torch.dtype
     checkpoint_interval: int
     max_batch: int
+    stochastic_rounding: bool = False  # of the states that decode steps write
 
     @property
     def is_double(self) -> bool:
