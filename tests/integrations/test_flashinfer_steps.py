@@ -1,6 +1,7 @@
 """The adapter: our arguments become FlashInfer's, through a fake that computes with our torch ops."""
 
 import functools
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -25,14 +26,14 @@ def calls(monkeypatch):
 
 
 class Pool:
-    """A pool of six slots at different phases, dead memory NaN, and a step's inputs as projections leave them."""
+    """A pool of six slots at different phases, dead rows huge, and a step's inputs as projections leave them."""
 
     def __init__(self, window, tokens=1, slots=6, state_dtype=torch.float32, seed=0):
         self.g = torch.Generator().manual_seed(seed)
         self.window, self.tokens, rows = window, tokens, ring_rows(window, tokens)
         self.state = self.normal(slots, H, P, N).to(state_dtype)
         ring = {"x_ring": (slots, H, rows, P), "B_ring": (slots, G, rows, N), "dt_ring": (slots, H, rows)}
-        self.rings = {name: torch.full(shape, torch.nan).bfloat16() for name, shape in ring.items()}
+        self.rings = {name: torch.full(shape, 1e30).bfloat16() for name, shape in ring.items()}
         self.rings["dt_ring"] = self.rings["dt_ring"].float()
         self.start = torch.arange(slots, dtype=torch.int32) % max(rows, 1)
         self.pending = torch.zeros(slots, dtype=torch.int32)
@@ -197,6 +198,12 @@ def test_other_activations_are_refused(calls, dtype):
     with pytest.raises(ArgumentError, match=f"x is {dtype}, the flashinfer backend takes torch.bfloat16"):
         pool.step(Steps(2).checkpointed_step, inputs, torch.arange(2), ())
     assert calls == []
+
+
+@pytest.mark.parametrize("op", [checkpointed_step, state_step])
+def test_the_steps_take_what_our_ops_take(op):
+    ours, theirs = (set(inspect.signature(f).parameters) for f in (op, getattr(Steps, op.__name__)))
+    assert ours - {"backend"} == theirs - {"self", "out", "algorithm"}
 
 
 @pytest.mark.parametrize("window", [1, 4])

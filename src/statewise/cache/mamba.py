@@ -73,6 +73,11 @@ class MambaPool:
             layer_index=index,
         )
 
+    def clear_rings(self, slots: Tensor) -> None:
+        """Zero the rings of ``slots``, (n,), for a step that multiplies dead rows by zero instead of selecting."""
+        for tensor in (self.x_ring, self.B_ring, self.dt_ring):
+            tensor[:, slots] = 0
+
     def forget(self, slots: list[int]) -> None:
         """With poison on, fill freed slots with NaN. Without it, nothing: a new owner reads only what it wrote."""
         if self.poison and slots:

@@ -83,6 +83,8 @@ class Runner:
         )
         pool.ring_start[batch.prefill_slots] = 0
         pool.pending[batch.prefill_slots] = 0
+        if self.model.ops.reads_dead_rows:
+            pool.clear_rings(batch.prefill_slots)
         if self._rand_seed is not None:
             self._rand_seed += 1
 

@@ -9,7 +9,6 @@ The limits below are those that its sources (0.7.4) check, static_assert, or tak
 import importlib
 import importlib.util
 import inspect
-from dataclasses import replace
 from functools import partial
 from types import ModuleType
 
@@ -93,21 +92,29 @@ def summary() -> str:
 
 
 def build(rest: Ops, needs: Needs, device: torch.device) -> Ops:
-    """Ops whose decode steps are FlashInfer's; the others are those of ``rest``."""
+    """Ops whose decode steps are FlashInfer's; the others are those of ``rest``.
+
+    Every op is named here, so that a new one is not taken from ``rest`` unseen.
+    """
     steps = Steps(needs.max_batch)
-    return replace(
-        rest,
+    return Ops(
         name="flashinfer",
+        ssd_prefill=rest.ssd_prefill,
         state_step=steps.state_step,
         checkpointed_step=steps.checkpointed_step,
+        causal_conv_prefill=rest.causal_conv_prefill,
+        causal_conv_step=rest.causal_conv_step,
+        gated_rms_norm=rest.gated_rms_norm,
+        advance_trackers=rest.advance_trackers,
         warm_up=partial(warm_up, steps, needs, device),
+        reads_dead_rows=True,
     )
 
 
-def warm_up(steps: Steps, needs: Needs, device: torch.device) -> None:
+def warm_up(steps: Steps, needs: Needs, device: torch.device, index: torch.dtype = torch.int64) -> None:
     """Compile or load the kernels (minutes where FlashInfer meets the shape for the first time), allocate the scratch.
 
-    Runs steps of one padded row, with dtypes as the engine has them: float32 weights, int64 slots.
+    Runs steps of one padded row, with dtypes as the engine has them: float32 weights, slots of ``index``.
     """
     mamba, window = needs.mamba, needs.checkpoint_interval
     heads, groups, rows = mamba.heads, mamba.groups, ring_rows(window)
@@ -129,7 +136,7 @@ def warm_up(steps: Steps, needs: Needs, device: torch.device) -> None:
             ring_start=trackers,
             pending=trackers,
             window=window,
-            read_slots=torch.full((1,), -1, device=device),
+            read_slots=torch.full((1,), -1, dtype=index, device=device),
             D=weight,
             dt_bias=weight,
             algorithm=algorithm,

@@ -15,7 +15,8 @@ class Steps:
 
     Beyond the limits of `statewise.integrations.flashinfer.obstacle`: x, B, C and z have contiguous (H, P) or (G, N),
     their rows a multiple of 16 bytes apart; dt has stride 1 from head to head; states and rings are contiguous but for
-    the slot; R is W + T. Every shape, T and set of dtypes (slots of int32 and of int64 are two) is a kernel of its own.
+    the slot; R is W + T. Dead ring rows must be finite: the monolith multiplies them by zero (seen with NaN on an H200;
+    two kernels do not). Every shape, T and set of dtypes (slots of int32 and of int64 are two) is a kernel of its own.
     """
 
     def __init__(self, max_batch: int):
@@ -49,11 +50,13 @@ class Steps:
         dt_limit: tuple[float, float] = NO_LIMIT,
         rand_seed: Tensor | None = None,
         rand_layer: int = 0,
+        prefetch: bool = False,
         out: Tensor | None = None,
         algorithm: str | None = None,
     ) -> Tensor:
         """`statewise.ops.checkpointed_step`, with write_slots the very same as read_slots, and round to nearest.
 
+        prefetch: a promise that is of no use here.
         out: where the outputs go, rows of pads untouched; None makes a new tensor, zero there.
         algorithm: FlashInfer's "monolith" or "two-kernel", or "auto", its autotuner's choice; None: what was measured.
         """
@@ -115,6 +118,7 @@ class Steps:
         dt_limit: tuple[float, float] = NO_LIMIT,
         rand_seed: Tensor | None = None,
         rand_layer: int = 0,
+        prefetch: bool = False,
         out: Tensor | None = None,
         algorithm: str = "auto",
     ) -> Tensor:

@@ -32,6 +32,7 @@ class Ops:
 
     ``warm_up()`` compiles and allocates what the steps would otherwise compile and allocate when first called. To be
     called before the first step that is timed or captured in a CUDA graph; it changes no tensor of the caller's.
+    ``reads_dead_rows``: whether a NaN in a dead ring row reaches the output; a slot's rings are then zeroed at prefill.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Ops:
     gated_rms_norm: Callable[..., Tensor]
     advance_trackers: Callable[..., None]
     warm_up: Callable[[], None] = _nothing
+    reads_dead_rows: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
