@@ -77,9 +77,9 @@ class LLM:
         _expect_room(self.plan, config, device)
         weights = load_model(folder, self.model_config, self.plan.ops, self.plan.dtype, device)
         self.engine = Engine(weights, self.plan, config)
-        self.plan.ops.warm_up()
         if not quiet:
             print(*self.plan.lines(), sep="\n", file=sys.stderr)
+        self.plan.ops.warm_up()  # may compile for minutes, after the plan has said for whom
 
     @property
     def counters(self) -> Counters:

@@ -88,7 +88,7 @@ def defect() -> str | None:
 def summary() -> str:
     """Who runs what, for the reason of the choice."""
     version = _version(importlib.import_module("flashinfer"))
-    return f"flashinfer {version} runs the decode step, Triton kernels the rest"
+    return f"{version} runs the decode step (compiled for minutes when a shape is new), Triton kernels the rest"
 
 
 def build(rest: Ops, needs: Needs, device: torch.device) -> Ops:
