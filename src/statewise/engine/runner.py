@@ -13,6 +13,7 @@ from statewise.engine.request import Request
 from statewise.engine.scheduler import Step
 from statewise.layers.batch import Batch, Row, make_batch
 from statewise.models.hybrid import Caches, HybridModel
+from statewise.ops.mixer_step.scratch import Scratch
 
 # The seed of the first step's stochastic rounding; each step adds one. Fixed, so that a run repeats itself.
 FIRST_RAND_SEED = 0
@@ -45,6 +46,7 @@ class Runner:
         self.caches = Caches(
             MambaPool(plan.mamba, plan.slots, device, poison, self._rand_seed),
             PagedKV(plan.kv, plan.blocks, device, poison),
+            _scratch(plan, device) if model.ops.name == "triton" else None,
         )
         self._steps = self._prefill_tokens = self._prefill_writes = self._decode_rows = self._kv_read = 0
         # On the device, so that counting never waits for it: states written, ring rows replayed.
@@ -106,6 +108,13 @@ class Runner:
             ),
             kv_bytes_moved=(self._kv_read + self._decode_rows) * kv.bytes_per_token,
         )
+
+
+def _scratch(plan: Plan, device: torch.device) -> Scratch:
+    """For as many decode rows as there are slots."""
+    mamba = plan.mamba
+    shape = (plan.slots, mamba.heads, mamba.head_dim, mamba.groups, mamba.state_size, mamba.checkpoint_interval)
+    return Scratch.allocate(*shape, mamba.activation_dtype, device)
 
 
 def _row(request: Request, count: int) -> Row:

@@ -19,6 +19,7 @@ from statewise.cache.window import ring_rows
 from statewise.integrations.flashinfer_steps import Steps
 from statewise.ops.backend import Needs, Ops
 from statewise.ops.common import NO_LIMIT
+from statewise.ops.mixer_step.composed import composed
 
 INSTALL = "pip install 'statewise[flashinfer]'"
 MAX_WINDOW = 16
@@ -102,6 +103,7 @@ def build(rest: Ops, needs: Needs, device: torch.device) -> Ops:
         ssd_prefill=rest.ssd_prefill,
         state_step=steps.state_step,
         checkpointed_step=steps.checkpointed_step,
+        mixer_step=composed(rest.causal_conv_step, steps.checkpointed_step, rest.gated_rms_norm),
         causal_conv_prefill=rest.causal_conv_prefill,
         causal_conv_step=rest.causal_conv_step,
         gated_rms_norm=rest.gated_rms_norm,

@@ -1,5 +1,7 @@
 """The Mamba-2 mixer: projection, convolution, state update, gated norm, projection, for decode and prefill rows."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -7,6 +9,7 @@ from statewise.cache.mamba import MambaLayerCache
 from statewise.config import MambaConfig
 from statewise.layers.batch import Batch
 from statewise.ops.backend import Ops
+from statewise.ops.mixer_step.scratch import Scratch
 
 
 class Mamba2Mixer(nn.Module):
@@ -31,31 +34,47 @@ class Mamba2Mixer(nn.Module):
         self.norm.weight = nn.Parameter(torch.empty(config.inner_size))
         self.out_proj = nn.Linear(config.inner_size, hidden_size, bias=config.proj_bias)
 
-    def forward(self, hidden: Tensor, batch: Batch, cache: MambaLayerCache) -> Tensor:
+        self.A: Tensor | None = None
+
+    def prepare(self) -> None:
+        """Compute once what depends on the weights alone. For inference, after they have been loaded."""
+        self.A = -torch.exp(self.A_log.detach())
+
+    def forward(self, hidden: Tensor, batch: Batch, cache: MambaLayerCache, scratch: Scratch | None = None) -> Tensor:
+        """scratch: of at least as many rows as decode, for the backend that uses it; None: it allocates."""
         config, decode = self.config, batch.decode_count
         z, xBC, dt = self.in_proj(hidden).split([config.inner_size, config.conv_channels, config.heads], -1)
-        A = -torch.exp(self.A_log)
+        A = -torch.exp(self.A_log) if self.A is None else self.A
+        norm = {"eps": self.eps, "group_size": config.inner_size // config.groups}
         parts = []
         if decode:
-            parts.append(self._decode(xBC[:decode], dt[:decode], A, batch, cache))
+            slots = batch.decode_slots
+            parts.append(self._decode(xBC[:decode], dt[:decode], z[:decode], A, slots, cache, scratch, norm))
         if len(batch.prefill_starts):
-            parts.append(self._prefill(xBC[decode:], dt[decode:], A, batch, cache))
-        y = torch.cat(parts).flatten(1)
-        group_size = config.inner_size // config.groups
-        y = self.ops.gated_rms_norm(y, z, self.norm.weight, eps=self.eps, group_size=group_size)
-        return self.out_proj(y)
+            y = self._prefill(xBC[decode:], dt[decode:], A, batch, cache)
+            parts.append(self.ops.gated_rms_norm(y.flatten(1), z[decode:], self.norm.weight, **norm))
+        return self.out_proj(parts[0] if len(parts) == 1 else torch.cat(parts))
 
-    def _decode(self, xBC: Tensor, dt: Tensor, A: Tensor, batch: Batch, cache: MambaLayerCache) -> Tensor:
-        weight, slots = self.conv1d.weight.squeeze(1), batch.decode_slots
-        xBC = self.ops.causal_conv_step(xBC, weight, cache.conv_window, slots, bias=self.conv1d.bias)
-        x, B, C = self._heads(xBC[:, None])
-        y = self.ops.checkpointed_step(
-            x,
-            dt[:, None],
-            A,
-            B,
-            C,
-            cache.state,
+    def _decode(
+        self,
+        xBC: Tensor,
+        dt: Tensor,
+        z: Tensor,
+        A: Tensor,
+        slots: Tensor,
+        cache: MambaLayerCache,
+        scratch: Scratch | None,
+        norm: dict[str, Any],
+    ) -> Tensor:
+        return self.ops.mixer_step(
+            xBC,
+            dt,
+            z,
+            conv_weight=self.conv1d.weight.squeeze(1),
+            conv_bias=self.conv1d.bias,
+            conv_window=cache.conv_window,
+            A=A,
+            state=cache.state,
             x_ring=cache.x_ring,
             B_ring=cache.B_ring,
             dt_ring=cache.dt_ring,
@@ -66,8 +85,13 @@ class Mamba2Mixer(nn.Module):
             D=self.D,
             dt_bias=self.dt_bias,
             dt_limit=self.config.dt_limit,
+            norm_weight=self.norm.weight,
+            **norm,
+            rand_seed=cache.rand_seed,
+            rand_layer=cache.layer_index,
+            scratch=scratch,
+            prefetch=True,  # the matrix product in front, an ordinary launch, writes none of the caches
         )
-        return y[:, 0]
 
     def _prefill(self, xBC: Tensor, dt: Tensor, A: Tensor, batch: Batch, cache: MambaLayerCache) -> Tensor:
         slots, has_state = batch.prefill_slots, batch.has_state

@@ -1,6 +1,7 @@
 """A hybrid language model: embedding, a pattern of pre-norm blocks (Mamba-2, attention, MLP), norm, head."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from statewise.layers.mamba2 import Mamba2Mixer
 from statewise.layers.mlp import MLP
 from statewise.layers.norms import RMSNorm
 from statewise.ops.backend import Ops
+from statewise.ops.mixer_step.scratch import Scratch
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Caches:
 
     mamba: MambaPool
     kv: PagedKV
+    scratch: Scratch | None = None  # of decode steps; None: they allocate it
 
 
 class Block(nn.Module):
@@ -38,7 +41,7 @@ class Block(nn.Module):
         if self.residual_in_fp32:
             residual = residual.to(torch.promote_types(residual.dtype, torch.float32))
         if self.kind == "mamba":
-            return residual + self.mixer(hidden, batch, caches.mamba.layer(self.index))
+            return residual + self.mixer(hidden, batch, caches.mamba.layer(self.index), caches.scratch)
         if self.kind == "attention":
             return residual + self.mixer(hidden, batch, caches.kv, self.index)
         return residual + self.mixer(hidden)
@@ -68,6 +71,13 @@ class HybridModel(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_embeddings:
             self.lm_head.weight = self.embeddings.weight
+
+    def prepare(self) -> Self:
+        """Let every mixer compute once what depends on its weights alone. For inference, once they are loaded."""
+        for layer in self.layers:
+            if isinstance(layer.mixer, Mamba2Mixer):
+                layer.mixer.prepare()
+        return self
 
     def forward(self, batch: Batch, caches: Caches) -> Tensor:
         """Run one step. Returns the logits of ``batch.logit_rows``, (rows, vocab_size), float32 (float64 in double).

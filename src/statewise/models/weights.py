@@ -50,7 +50,7 @@ def load_model(folder: Path, config: ModelConfig, ops: Ops, dtype: torch.dtype, 
     if config.tie_embeddings:
         weights["lm_head.weight"] = weights["embeddings.weight"]
     model.load_state_dict(weights, assign=True)
-    return model.requires_grad_(False).eval()
+    return model.requires_grad_(False).eval().prepare()
 
 
 def _files(folder: Path) -> list[Path]:

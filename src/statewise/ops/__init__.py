@@ -4,6 +4,7 @@ from statewise.ops.advance_trackers import advance_trackers
 from statewise.ops.causal_conv import causal_conv_prefill, causal_conv_step
 from statewise.ops.checkpointed_step import checkpointed_step
 from statewise.ops.gated_rms_norm import gated_rms_norm
+from statewise.ops.mixer_step import mixer_step
 from statewise.ops.move_slots import move_slots
 from statewise.ops.ssd_prefill import ssd_prefill
 from statewise.ops.state_step import state_step
@@ -14,6 +15,7 @@ __all__ = [
     "causal_conv_step",
     "checkpointed_step",
     "gated_rms_norm",
+    "mixer_step",
     "move_slots",
     "ssd_prefill",
     "state_step",

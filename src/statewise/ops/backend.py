@@ -42,6 +42,7 @@ class Ops:
     causal_conv_prefill: Callable[..., Tensor]
     causal_conv_step: Callable[..., Tensor]
     gated_rms_norm: Callable[..., Tensor]
+    mixer_step: Callable[..., Tensor]
     advance_trackers: Callable[..., None]
     warm_up: Callable[[], None] = _nothing
     reads_dead_rows: bool = False
@@ -150,5 +151,6 @@ def _bind(name: str) -> Ops:
         causal_conv_prefill=partial(ops.causal_conv_prefill, backend=name),
         causal_conv_step=partial(ops.causal_conv_step, backend=name),
         gated_rms_norm=partial(ops.gated_rms_norm, backend=name),
+        mixer_step=partial(ops.mixer_step, backend=name),
         advance_trackers=partial(ops.advance_trackers, backend=name),
     )

@@ -55,25 +55,24 @@ def checkpointed_step(
     Returns (B, T, H, P) in x's dtype. Raises ArgumentError where shapes do not fit or a rand_seed has nothing to round.
     The tensors are those of FlashInfer's ``checkpointing_ssu`` (0.7 and later); the README beside this derives it.
     """
-    _check(x, dt, A, B, C, state, x_ring, B_ring, dt_ring, ring_start, pending, window, D, z, dt_bias)
+    op = "checkpointed_step"
     write_slots = read_slots if write_slots is None else write_slots
-    slots = (x.shape[0],)
-    expect_shape("checkpointed_step", read_slots=(read_slots, slots), write_slots=(write_slots, slots))
-    expect_slots("checkpointed_step", read_slots=read_slots, write_slots=write_slots)
-    expect_rounding("checkpointed_step", state, rand_seed, rand_layer)
-    run = implementation("checkpointed_step", backend)
+    ring = (x_ring, B_ring, dt_ring, ring_start, pending, window)
+    expect_step(op, x, dt, A, B, C, state, *ring, read_slots, write_slots, D, z, dt_bias)
+    expect_rounding(op, state, rand_seed, rand_layer)
+    run = implementation(op, backend)
     launch = {"prefetch": prefetch} if backend == "triton" else {}
     if window == 1:
         gate = None if z is None else z[:, 0]
         options = (read_slots, write_slots, D, gate, dt_bias, dt_limit, rand_seed, rand_layer)
         plain = implementation("state_step", backend)
         return plain(x[:, 0], dt[:, 0], A, B[:, 0], C[:, 0], state, *options, **launch)[:, None]
-    ring = (x_ring, B_ring, dt_ring, ring_start, pending, window)
     options = (read_slots, write_slots, D, z, dt_bias, dt_limit, rand_seed, rand_layer)
     return run(x, dt, A, B, C, state, *ring, *options, **launch)
 
 
-def _check(
+def expect_step(
+    op: str,
     x: Tensor,
     dt: Tensor,
     A: Tensor,
@@ -86,15 +85,18 @@ def _check(
     ring_start: Tensor,
     pending: Tensor,
     window: int,
+    read_slots: Tensor,
+    write_slots: Tensor,
     D: Tensor | None,
     z: Tensor | None,
     dt_bias: Tensor | None,
 ) -> None:
+    """Raise ArgumentError unless these fit together as `checkpointed_step` says."""
     batch, tokens, heads, head_dim = x.shape
     groups, state_size = B.shape[2:]
     slots, _, ring_rows, _ = x_ring.shape
     expect_shape(
-        "checkpointed_step",
+        op,
         dt=(dt, (batch, tokens, heads)),
         A=(A, (heads,)),
         B=(B, (batch, tokens, groups, state_size)),
@@ -108,12 +110,15 @@ def _check(
         D=(D, (heads,)),
         z=(z, (batch, tokens, heads, head_dim)),
         dt_bias=(dt_bias, (heads,)),
+        read_slots=(read_slots, (batch,)),
+        write_slots=(write_slots, (batch,)),
     )
-    expect_groups("checkpointed_step", heads, groups)
+    expect_slots(op, read_slots=read_slots, write_slots=write_slots)
+    expect_groups(op, heads, groups)
     expect(
         1 <= tokens <= window,
-        "checkpointed_step",
+        op,
         f"T = {tokens} new tokens, expected 1 to window = {window}",
     )
     enough = window == 1 or ring_rows >= window + tokens
-    expect(enough, "checkpointed_step", f"R = {ring_rows} ring rows, expected at least {window + tokens}")
+    expect(enough, op, f"R = {ring_rows} ring rows, expected at least {window + tokens}")

@@ -7,6 +7,7 @@ import torch
 import triton
 from torch import Tensor
 
+from statewise.ops.checkpointed_step.scratch import block_w, scratch_size
 from statewise.ops.checkpointed_step.triton_fused import fused_kernel
 from statewise.ops.checkpointed_step.triton_split import coefficients_kernel, output_kernel
 from statewise.ops.common import NO_LIMIT, expect
@@ -94,25 +95,18 @@ class Pages(NamedTuple):
         slot, group, place, _ = self.B_ring.stride()
         return {"p_B_ring": self.B_ring, "stride_Br_slot": slot, "stride_Br_g": group, "stride_Br_r": place}
 
+    def x_rings(self) -> dict[str, Any]:
+        """Kernel arguments: the rings of x."""
+        slot, head, place, _ = self.x_ring.stride()
+        return {"p_x_ring": self.x_ring, "stride_xr_slot": slot, "stride_xr_h": head, "stride_xr_r": place}
+
     def states(self) -> dict[str, Any]:
-        """Kernel arguments: the checkpoints and the rings of x."""
-        (s_slot, s_head, s_p, _), (x_slot, x_head, x_r, _) = self.state.stride(), self.x_ring.stride()
+        """Kernel arguments: the checkpoints, and how they are rounded."""
+        slot, head, channel, _ = self.state.stride()
         return {
-            "p_state": self.state, "p_x_ring": self.x_ring, "p_rand_seed": self.rand_seed,
-            "rand_layer": self.rand_layer, "HAS_SEED": self.rand_seed is not None,
-            "stride_s_slot": s_slot, "stride_s_h": s_head, "stride_s_p": s_p,
-            "stride_xr_slot": x_slot, "stride_xr_h": x_head, "stride_xr_r": x_r,
+            "p_state": self.state, "stride_s_slot": slot, "stride_s_h": head, "stride_s_p": channel,
+            "p_rand_seed": self.rand_seed, "rand_layer": self.rand_layer, "HAS_SEED": self.rand_seed is not None,
         }  # fmt: skip
-
-
-def block_w(window: int) -> int:
-    """Ring rows of a block: W as a power of two, and enough for the matrix units."""
-    return max(16, int(triton.next_power_of_2(window)))
-
-
-def scratch_size(batch: int, heads: int, window: int) -> int:
-    """Float32 numbers that the two kernels pass on."""
-    return 2 * batch * heads * (block_w(window) + 2)
 
 
 def coefficient_buffers(scratch: Tensor | None, batch: int, heads: int, window: int, device: torch.device) -> Any:
@@ -212,7 +206,7 @@ def output_arguments(
         "stride_C_b": C.stride(0), "stride_C_g": C.stride(-2),
         "stride_z_b": 0 if z is None else z.stride(0), "stride_z_h": 0 if z is None else z.stride(-2),
         "stride_o_b": out.stride(0), "stride_o_h": out.stride(-2),
-        **pages.places(), **pages.states(), **pages.B_rings(),
+        **pages.places(), **pages.states(), **pages.x_rings(), **pages.B_rings(),
         "P": head_dim, "N": state_size, "HEADS_PER_GROUP": heads // C.shape[-2], "HAS_Z": z is not None,
         "BLOCK_P": run.block_p, "BLOCK_N": triton.next_power_of_2(state_size),
         "BF16_PARTS": _parts(out.dtype, pages.state.dtype), "num_warps": run.num_warps,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from statewise.errors import ArgumentError
 from statewise.ops.common import expect
-from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, silu
+from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, pdl_options, silu, start, wait
 
 MAX_GROUP = 32768  # channels of one group that still fit the registers of a program
 
@@ -17,13 +17,18 @@ def gated_rms_norm_kernel(
     p_x, p_z, p_weight, p_out,
     rows, channels, stride_x, stride_z, eps,
     SPAN: tl.constexpr, HAS_Z: tl.constexpr, HAS_WEIGHT: tl.constexpr, NORM_BEFORE_GATE: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+    USE_PDL: tl.constexpr, PREFETCH: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
+    start(USE_PDL, PREFETCH)
     o_row = (tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)
     o_span = tl.arange(0, BLOCK_D)
     o_d = tl.program_id(1) * SPAN + o_span
     m_d = (o_span < SPAN) & (o_d < channels)
     mask = (o_row < rows)[:, None] & m_d[None, :]
+    if HAS_WEIGHT:
+        b_weight = tl.load(p_weight + o_d, mask=m_d, other=0.0).to(tl.float32)
+    if PREFETCH:
+        wait(USE_PDL)
 
     b_y = tl.load(p_x + o_row[:, None] * stride_x + o_d[None, :], mask=mask, other=0.0).to(tl.float32)
     if HAS_Z:
@@ -32,7 +37,6 @@ def gated_rms_norm_kernel(
             b_y *= b_gate
     if HAS_WEIGHT:
         b_mean = tl.sum(b_y * b_y, axis=1) / SPAN
-        b_weight = tl.load(p_weight + o_d, mask=m_d, other=0.0).to(tl.float32)
         b_y = b_y * tl.rsqrt(b_mean + eps)[:, None] * b_weight[None, :]
         if HAS_Z and NORM_BEFORE_GATE:
             b_y *= b_gate
@@ -47,7 +51,13 @@ def launch_parameters(span: int) -> tuple[int, int, int]:
 
 
 def gated_rms_norm(
-    x: Tensor, z: Tensor | None, weight: Tensor | None, eps: float, group_size: int, norm_before_gate: bool
+    x: Tensor,
+    z: Tensor | None,
+    weight: Tensor | None,
+    eps: float,
+    group_size: int,
+    norm_before_gate: bool,
+    prefetch: bool = False,
 ) -> Tensor:
     channels = x.shape[-1]
     expect_no_double("gated_rms_norm", x)
@@ -61,13 +71,13 @@ def gated_rms_norm(
     z_rows = None if z is None else _rows("z", z)
     span = min(channels, 1024) if weight is None else group_size  # without a norm any cut of the channels will do
     block_r, block_d, num_warps = launch_parameters(span)
-    rows = x_rows.shape[0]
+    rows, pdl = x_rows.shape[0], pdl_options(x.device)
     gated_rms_norm_kernel[(triton.cdiv(rows, block_r), triton.cdiv(channels, span))](
         p_x=x_rows, p_z=z_rows, p_weight=weight, p_out=out,
         rows=rows, channels=channels, stride_x=x_rows.stride(0), stride_z=0 if z_rows is None else z_rows.stride(0),
         eps=eps,
         SPAN=span, HAS_Z=z is not None, HAS_WEIGHT=weight is not None, NORM_BEFORE_GATE=norm_before_gate,
-        BLOCK_R=block_r, BLOCK_D=block_d, num_warps=num_warps,
+        BLOCK_R=block_r, BLOCK_D=block_d, num_warps=num_warps, PREFETCH=prefetch, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip
     return out
 

@@ -1,0 +1,109 @@
+"""The mixer's step on an NVIDIA GPU: append, output, norm, each the programmatic dependent of the one before."""
+
+import torch
+import triton
+from torch import Tensor
+
+from statewise.ops.causal_conv.triton import causal_conv_step
+from statewise.ops.checkpointed_step.triton import Pages, coefficient_buffers, launch_output, launch_parameters
+from statewise.ops.common import NO_LIMIT, expect
+from statewise.ops.gated_rms_norm.triton import gated_rms_norm
+from statewise.ops.mixer_step.scratch import Scratch
+from statewise.ops.mixer_step.triton_append import append_kernel
+from statewise.ops.state_step.triton import state_step
+from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, pdl_options
+
+BLOCK_X, APPEND_WARPS = 512, 4
+
+
+def mixer_step(
+    xBC: Tensor,
+    dt: Tensor,
+    z: Tensor | None,
+    *,
+    conv_weight: Tensor,
+    conv_window: Tensor,
+    A: Tensor,
+    state: Tensor,
+    x_ring: Tensor,
+    B_ring: Tensor,
+    dt_ring: Tensor,
+    ring_start: Tensor,
+    pending: Tensor,
+    window: int,
+    read_slots: Tensor,
+    write_slots: Tensor,
+    conv_bias: Tensor | None,
+    D: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_limit: tuple[float, float],
+    norm_weight: Tensor | None,
+    eps: float,
+    group_size: int,
+    norm_before_gate: bool,
+    rand_seed: Tensor | None,
+    rand_layer: int,
+    scratch: Scratch | None,
+    prefetch: bool,
+) -> Tensor:
+    batch, (heads, head_dim, state_size) = xBC.shape[0], state.shape[1:]
+    groups = (xBC.shape[1] - heads * head_dim) // (2 * state_size)
+    norm = (z, norm_weight, eps, group_size, norm_before_gate)
+    if scratch is None:
+        shape = (batch, heads, head_dim, groups, state_size, window)
+        scratch = Scratch.allocate(*shape, xBC.dtype, xBC.device)
+    enough = scratch.y.shape[0] >= batch
+    expect(enough, "mixer_step", f"scratch is of {scratch.y.shape[0]} rows, expected at least {batch}")
+    y, C = scratch.y[:batch], scratch.C[:batch]
+    if window == 1:
+        own = write_slots if read_slots is write_slots else torch.where(read_slots < 0, -1, write_slots)
+        xBC = causal_conv_step(xBC, conv_weight, conv_window, own, conv_bias, "silu", prefetch)
+        x, B, C = xBC.split([heads * head_dim, groups * state_size, groups * state_size], 1)
+        x, (B, C) = x.unflatten(1, (heads, head_dim)), (t.unflatten(1, (groups, state_size)) for t in (B, C))
+        options = (read_slots, write_slots, D, None, dt_bias, dt_limit, rand_seed, rand_layer, y, prefetch)
+        state_step(x, dt, A, B, C, state, *options)
+    else:
+        ring = (state, x_ring, B_ring, dt_ring, ring_start, pending, window)
+        pages = Pages(*ring, read_slots, write_slots, rand_seed, rand_layer)
+        mix, fold = coefficient_buffers(scratch.coefficients, batch, heads, window, xBC.device)
+        weights = (conv_weight, conv_bias, A, D, dt_bias, dt_limit)
+        _launch_append(pages, xBC, dt, conv_window, *weights, C, mix, fold, prefetch)
+        run = launch_parameters(batch * heads, head_dim, state_size, state.element_size(), prefetch)
+        launch_output(run, pages, None, C, None, y, mix, fold)
+    return gated_rms_norm(y.flatten(1), *norm, prefetch)
+
+
+def _launch_append(
+    pages: Pages,
+    xBC: Tensor,
+    dt: Tensor,
+    conv_window: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    A: Tensor,
+    D: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_limit: tuple[float, float],
+    C: Tensor,
+    mix: Tensor,
+    fold: Tensor,
+    prefetch: bool,
+) -> None:
+    op, (heads, head_dim), (groups, state_size) = "mixer_step", pages.state.shape[1:3], C.shape[1:]
+    pages.check(op)
+    expect_no_double(op, xBC, conv_window)
+    expect_last_contiguous(op, xBC=xBC, conv_weight=weight, conv_bias=bias, A=A, D=D, dt_bias=dt_bias)
+    if xBC.numel() == 0:
+        return
+    pdl = pdl_options(xBC.device)
+    append_kernel[groups + triton.cdiv(heads * head_dim, BLOCK_X), xBC.shape[0]](
+        p_xBC=xBC, p_dt=dt, p_weight=weight, p_bias=bias, p_window=conv_window, p_A=A, p_D=D, p_dt_bias=dt_bias,
+        p_C=C, p_mix=mix, p_fold=fold, dt_low=dt_limit[0], dt_high=dt_limit[1],
+        stride_xBC=xBC.stride(0), stride_dt_b=dt.stride(0), stride_dt_h=dt.stride(1), stride_weight=weight.stride(0),
+        stride_w_slot=conv_window.stride(0), stride_w_channel=conv_window.stride(1), stride_w_tap=conv_window.stride(2),
+        **pages.places(), **pages.rings(), **pages.x_rings(),
+        H=heads, P=head_dim, N=state_size, G=groups, K=weight.shape[1], HAS_CONV_BIAS=bias is not None,
+        HAS_D=D is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != NO_LIMIT, PREFETCH=prefetch,
+        BLOCK_X=BLOCK_X, BLOCK_H=triton.next_power_of_2(heads // groups), BLOCK_N=triton.next_power_of_2(state_size),
+        num_warps=APPEND_WARPS, USE_PDL=bool(pdl), **pdl,
+    )  # fmt: skip
