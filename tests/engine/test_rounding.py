@@ -13,7 +13,6 @@ from statewise.ops import rounding
 from tests.engine.harness import MODEL, engine, greedy, random_prompts, run
 
 CPU = torch.device("cpu")
-MIXER = pytest.mark.xfail(strict=True, reason="Mamba2Mixer does not pass rand_seed and layer_index to the step yet")
 
 
 def sixteen_bit(**options):
@@ -35,7 +34,6 @@ def drawn(monkeypatch):
     return draws
 
 
-@MIXER
 def test_every_step_has_its_seed_and_every_layer_its_number(drawn):
     built = sixteen_bit(checkpoint_interval=1)
     run(built, random_prompts(1, seed=0), [greedy(max_tokens=6)])
@@ -49,7 +47,6 @@ def test_without_the_option_nothing_is_drawn(drawn):
     assert not drawn
 
 
-@MIXER
 @pytest.mark.parametrize("interval", [1, 3])
 def test_a_run_repeats_itself_and_is_not_that_of_rounding_to_nearest(interval):
     def states(**options):
