@@ -48,7 +48,7 @@ class Case:
         live_slots = live_slots[live_slots >= 0]
         self.pool = {
             "state": torch.full((slots, d.heads, d.head_dim, d.state_size), NAN, dtype=state),
-            "conv_window": torch.full((slots, channels, width - 1), NAN, dtype=activation),
+            "conv_window": torch.full((slots, width - 1, channels), NAN, dtype=activation).mT,
             "x_ring": torch.full((slots, d.heads, rows, d.head_dim), NAN, dtype=activation),
             "B_ring": torch.full((slots, d.groups, rows, d.state_size), NAN, dtype=activation),
             "dt_ring": torch.full((slots, d.heads, rows), NAN, dtype=torch.float32),
@@ -174,7 +174,7 @@ def test_what_does_not_fit_is_named():
 def test_a_graph_of_many_layers_replays_the_eager_steps():
     """Layers in a row, prefetching: each must read nothing too early, and scratch must serve one after the other."""
     cases = [Case(*LARGE[0], 5, torch.bfloat16, torch.bfloat16, seed=seed) for seed in range(6)]
-    eager = [case.run("triton", device=DEVICE) for case in cases]
+    eager = [case.run("triton") for case in cases]
     place = lambda group: {k: v.to(DEVICE) for k, v in group.items()}  # noqa: E731
     pools, weights = [place(case.pool) for case in cases], [place(case.weights) for case in cases]
     d, window = cases[0].d, cases[0].window

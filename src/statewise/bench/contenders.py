@@ -1,4 +1,4 @@
-"""Who is timed: our steps, and every peer that can be imported. A contender runs one step of all layers of a workload.
+"""Who is timed: our steps, and every peer that can be imported. A contender runs one step of one layer of a workload.
 
 FlashInfer (0.7 and later) runs on the very same tensors, since the ring contract is its own, through the adapter of our
 backend. vLLM's replay keeps rings of its own: W rows, a write position a batch row, and a flush that folds the new row.
@@ -16,16 +16,17 @@ from statewise.integrations.flashinfer_steps import Steps, tied
 from statewise.ops import checkpointed_step, state_step
 
 Step = Callable[[], None]
+Call = Callable[[Any], None]  # of a Layer: runs its step, leaves the outputs in ``layer.out``
 
 
 @dataclass(frozen=True)
 class Contender:
-    """``make(workload)`` returns the step of all layers and what advances its own trackers after it, if it has any."""
+    """``make(workload)`` returns the step of a layer and what advances its own trackers after all, if it has any."""
 
     name: str
     kind: str  # "plain" or "checkpointed"
     ours: bool
-    make: Callable[[Workload], tuple[Step, Step | None]]
+    make: Callable[[Workload], tuple[Call, Step | None]]
     shares_rings: bool = True  # False: it has rings of its own, with ``pending - 1`` rows in them at the start
 
 
@@ -48,24 +49,26 @@ def contenders() -> list[Contender]:
     return found
 
 
-def _over_layers(w: Workload, call: Callable[[Layer], Any]) -> Step:
-    def step() -> None:
-        for layer in w.layers:
-            call(layer)
-
-    return step
-
-
-def _our_plain(w: Workload) -> tuple[Step, None]:
+def _our_plain(w: Workload) -> tuple[Call, None]:
     def call(d: Layer) -> None:
         d.out = state_step(
-            d.x, d.dt, d.A, d.B, d.C, d.state, read_slots=w.slots, D=d.D, dt_bias=d.dt_bias, backend="triton"
+            d.x,
+            d.dt,
+            d.A,
+            d.B,
+            d.C,
+            d.state,
+            read_slots=w.slots,
+            D=d.D,
+            dt_bias=d.dt_bias,
+            prefetch=True,
+            backend="triton",
         )
 
-    return _over_layers(w, call), None
+    return call, None
 
 
-def _our_checkpointed(w: Workload) -> tuple[Step, None]:
+def _our_checkpointed(w: Workload) -> tuple[Call, None]:
     def call(d: Layer) -> None:
         d.out = checkpointed_step(
             d.x[:, None],
@@ -83,14 +86,15 @@ def _our_checkpointed(w: Workload) -> tuple[Step, None]:
             read_slots=w.slots,
             D=d.D,
             dt_bias=d.dt_bias,
+            prefetch=True,  # no other layer writes this one's caches
             backend="triton",
         )[:, 0]
 
-    return _over_layers(w, call), None
+    return call, None
 
 
-def _flashinfer_plain(algorithm: str) -> Callable[[Workload], tuple[Step, None]]:
-    def make(w: Workload) -> tuple[Step, None]:
+def _flashinfer_plain(algorithm: str) -> Callable[[Workload], tuple[Call, None]]:
+    def make(w: Workload) -> tuple[Call, None]:
         steps = Steps(w.batch)
         # It wants one dtype for dt, D and dt_bias: here that of dt, so that it has nothing to cast.
         weights = {id(d): (d.D.to(d.dt.dtype), d.dt_bias.to(d.dt.dtype)) for d in w.layers}
@@ -101,13 +105,13 @@ def _flashinfer_plain(algorithm: str) -> Callable[[Workload], tuple[Step, None]]
                 d.x, d.dt, d.A, d.B, d.C, d.state, read_slots=w.slots, D=D, dt_bias=bias, out=d.out, algorithm=algorithm
             )
 
-        return _over_layers(w, call), None
+        return call, None
 
     return make
 
 
-def _flashinfer(algorithm: str) -> Callable[[Workload], tuple[Step, None]]:
-    def make(w: Workload) -> tuple[Step, None]:
+def _flashinfer(algorithm: str) -> Callable[[Workload], tuple[Call, None]]:
+    def make(w: Workload) -> tuple[Call, None]:
         steps = Steps(w.batch)
 
         def call(d: Layer) -> None:
@@ -131,12 +135,12 @@ def _flashinfer(algorithm: str) -> Callable[[Workload], tuple[Step, None]]:
                 algorithm=algorithm,
             )
 
-        return _over_layers(w, call), None
+        return call, None
 
     return make
 
 
-def _vllm_plain(w: Workload) -> tuple[Step, None]:
+def _vllm_plain(w: Workload) -> tuple[Call, None]:
     from vllm.model_executor.layers.mamba.ops.mamba_ssm import selective_state_update
 
     weights = {id(d): tied(d.A, d.D, d.dt_bias, d.dt, d.state) for d in w.layers}
@@ -148,10 +152,10 @@ def _vllm_plain(w: Workload) -> tuple[Step, None]:
             dst_state_batch_indices=w.slots, null_block_id=-1, out=d.out,
         )  # fmt: skip
 
-    return _over_layers(w, call), None
+    return call, None
 
 
-def _vllm_replay(w: Workload) -> tuple[Step, Step]:
+def _vllm_replay(w: Workload) -> tuple[Call, Step]:
     from vllm.model_executor.layers.mamba.ops.selective_state_update_replayssm_output_only import (
         selective_state_update_replayssm_output_only as replay,
     )
@@ -183,10 +187,10 @@ def _vllm_replay(w: Workload) -> tuple[Step, Step]:
         shared["write_pos"].copy_((shared["write_pos"] + 1) % rows)
         shared["is_flush"].copy_((shared["write_pos"] == rows - 1).to(torch.int8))
 
-    return _over_layers(w, call), advance
+    return call, advance
 
 
-def _mamba_ssm(w: Workload) -> tuple[Step, None]:
+def _mamba_ssm(w: Workload) -> tuple[Call, None]:
     from mamba_ssm.ops.triton.selective_state_update import selective_state_update
 
     weights = {id(d): tied(d.A, d.D, d.dt_bias, d.dt, d.state) for d in w.layers}
@@ -197,4 +201,4 @@ def _mamba_ssm(w: Workload) -> tuple[Step, None]:
             d.state, d.x, dt, A, d.B, d.C, D, dt_bias=bias, dt_softplus=True, state_batch_indices=w.slots
         )
 
-    return _over_layers(w, call), None
+    return call, None

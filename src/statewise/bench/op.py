@@ -6,11 +6,12 @@ A contender is checked against the float64 reference on this GPU first, and left
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from statewise.bench.contenders import Contender, Step
-from statewise.bench.workload import Shape, Workload, floor_bytes, layers_for
+from statewise.bench.contenders import Call, Contender
+from statewise.bench.workload import Layer, Shape, Workload
 from statewise.ops import checkpointed_step, state_step
 
 # Peers multiply in bfloat16 in places; a wrong kernel is off by far more.
@@ -32,7 +33,7 @@ def error(contender: Contender, shape: Shape, state_dtype: torch.dtype) -> float
     w = Workload(shape, shape.window, state_dtype, layers=1)
     if not contender.shares_rings:  # its own are taken for empty, so the exact step is the plain one
         w.pending.fill_(1)
-    step, _ = contender.make(w)
+    call, _ = contender.make(w)
     d = w.layers[0]
 
     def double(t: torch.Tensor) -> torch.Tensor:
@@ -59,18 +60,18 @@ def error(contender: Contender, shape: Shape, state_dtype: torch.dtype) -> float
             D=D,
             dt_bias=bias,
         )[:, 0]
-    step()
+    call(d)
     return float((double(d.out) - exact).norm() / exact.norm())
 
 
 def check(
-    found: list[Contender], shape: Shape, state_dtype: torch.dtype, say: Callable[[str], None]
+    found: list[Contender], error_of: Callable[[Contender], float], say: Callable[[str], None]
 ) -> list[Contender]:
     """Those that run here and are right. ``say`` is told of every other one, with the reason."""
     good = []
     for contender in found:
         try:
-            wrong_by = error(contender, shape, state_dtype)
+            wrong_by = error_of(contender)
         except (RuntimeError, ValueError, TypeError, ImportError, NotImplementedError) as problem:
             say(f"left out: {contender.name} does not run here: {str(problem).splitlines()[0][:120]}")
             continue
@@ -81,36 +82,36 @@ def check(
     return good
 
 
-def measure(
-    found: list[Contender], shape: Shape, batch: int, state_dtype: torch.dtype, bandwidth: float, replays: int = 48
-) -> Row:
-    """Median microseconds a layer of every contender. bandwidth: bytes a second, for the floor."""
-    layers = layers_for(shape, batch, state_dtype)
-    w = Workload(shape, batch, state_dtype, layers)
+def measure(found: list[Contender], w: Workload, floor: float, replays: int = 48) -> Row:
+    """Median microseconds a layer of every contender. floor: the fewest that there can be."""
     made = {contender.name: contender.make(w) for contender in found}
-    graphs = {name: _capture(step) for name, (step, _) in made.items()}
+    graphs = {name: capture(partial(_over, w.layers, call)) for name, (call, _) in made.items()}
     advances = [w.advance, *(advance for _, advance in made.values() if advance)]
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for replay in range(replays + 8):
-        events = {name: _timed(graph) for name, graph in graphs.items()}
+        events = {name: timed(graph) for name, graph in graphs.items()}
         for advance in advances:
             advance()
         torch.cuda.synchronize()
         if replay >= 8:
             for name, (begin, end) in events.items():
-                times[name].append(begin.elapsed_time(end) * 1e3 / layers)
+                times[name].append(begin.elapsed_time(end) * 1e3 / len(w.layers))
     # A mean over W steps holds one flush a slot; the median is taken over such rounds.
-    rounds = {name: _rounds(values, shape.window) for name, values in times.items()}
+    rounds = {name: _rounds(values, w.shape.window) for name, values in times.items()}
     medians = {name: statistics.median(values) for name, values in rounds.items()}
-    floor = floor_bytes(shape, batch, state_dtype) / bandwidth * 1e6
-    return Row(batch, str(state_dtype).removeprefix("torch."), floor, medians)
+    return Row(w.batch, str(w.state_dtype).removeprefix("torch."), floor, medians)
+
+
+def _over(layers: list[Layer], call: Call) -> None:
+    for layer in layers:
+        call(layer)
 
 
 def _rounds(values: list[float], window: int) -> list[float]:
     return [statistics.fmean(values[i : i + window]) for i in range(0, len(values), window)]
 
 
-def _timed(graph: torch.cuda.CUDAGraph) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+def timed(graph: torch.cuda.CUDAGraph) -> tuple[torch.cuda.Event, torch.cuda.Event]:
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     graph.replay()
@@ -118,7 +119,7 @@ def _timed(graph: torch.cuda.CUDAGraph) -> tuple[torch.cuda.Event, torch.cuda.Ev
     return begin, end
 
 
-def _capture(step: Step) -> torch.cuda.CUDAGraph:
+def capture(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         step()

@@ -64,6 +64,7 @@ class MambaPool:
     def layer(self, index: int) -> MambaLayerCache:
         """The pages of Mamba layer ``index``, as views."""
         pages = {name: tensor[index] for name, tensor in self._tensors.items()}
+        pages["conv_window"] = pages["conv_window"].mT  # (S, channels, K - 1)
         return MambaLayerCache(
             **pages,
             ring_start=self.ring_start,

@@ -50,7 +50,7 @@ class MambaSpec:
         rows = self.ring_rows
         return {
             "state": ((self.heads, self.head_dim, self.state_size), self.state_dtype),
-            "conv_window": ((self.conv_channels, self.conv_width - 1), self.activation_dtype),
+            "conv_window": ((self.conv_width - 1, self.conv_channels), self.activation_dtype),  # a tap's side by side
             "x_ring": ((self.heads, rows, self.head_dim), self.activation_dtype),
             "B_ring": ((self.groups, rows, self.state_size), self.activation_dtype),
             "dt_ring": ((self.heads, rows), self.dt_dtype),

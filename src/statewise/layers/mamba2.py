@@ -35,10 +35,12 @@ class Mamba2Mixer(nn.Module):
         self.out_proj = nn.Linear(config.inner_size, hidden_size, bias=config.proj_bias)
 
         self.A: Tensor | None = None
+        self.conv_weight: Tensor | None = None
 
     def prepare(self) -> None:
         """Compute once what depends on the weights alone. For inference, after they have been loaded."""
         self.A = -torch.exp(self.A_log.detach())
+        self.conv_weight = self.conv1d.weight.detach().squeeze(1).T.contiguous().T  # the channels of a tap side by side
 
     def forward(self, hidden: Tensor, batch: Batch, cache: MambaLayerCache, scratch: Scratch | None = None) -> Tensor:
         """scratch: of at least as many rows as decode, for the backend that uses it; None: it allocates."""
@@ -70,7 +72,7 @@ class Mamba2Mixer(nn.Module):
             xBC,
             dt,
             z,
-            conv_weight=self.conv1d.weight.squeeze(1),
+            conv_weight=self._conv_weight(),
             conv_bias=self.conv1d.bias,
             conv_window=cache.conv_window,
             A=A,
@@ -93,11 +95,14 @@ class Mamba2Mixer(nn.Module):
             prefetch=True,  # the matrix product in front, an ordinary launch, writes none of the caches
         )
 
+    def _conv_weight(self) -> Tensor:
+        return self.conv1d.weight.squeeze(1) if self.conv_weight is None else self.conv_weight
+
     def _prefill(self, xBC: Tensor, dt: Tensor, A: Tensor, batch: Batch, cache: MambaLayerCache) -> Tensor:
         slots, has_state = batch.prefill_slots, batch.has_state
         xBC = self.ops.causal_conv_prefill(
             xBC,
-            self.conv1d.weight.squeeze(1),
+            self._conv_weight(),
             batch.cu_seqlens,
             bias=self.conv1d.bias,
             window=cache.conv_window,
@@ -105,20 +110,20 @@ class Mamba2Mixer(nn.Module):
             has_window=has_state,
         )
         x, B, C = self._heads(xBC)
-        y, final = self.ops.ssd_prefill(
+        y, _ = self.ops.ssd_prefill(
             x,
             dt,
             A,
             B,
             C,
             batch.cu_seqlens,
-            initial_states=cache.state[slots],
             has_initial_state=has_state,
+            state=cache.state,
+            slots=slots,
             D=self.D,
             dt_bias=self.dt_bias,
             dt_limit=self.config.dt_limit,
         )
-        cache.state[slots] = final.to(cache.state.dtype)
         return y
 
     def _heads(self, xBC: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -22,9 +22,8 @@ class Launch:
 
     fused: bool
     block_p: int
-    num_warps: int = 1
-    block_c: int = 32  # state channels folded at a time
     block_h: int = 16  # of the coefficients kernel
+    num_warps: int = 1
     coefficient_warps: int = 2
 
     def grid(self, out: Tensor) -> tuple[int, int, int]:
@@ -36,13 +35,24 @@ def launch_parameters(rows: int, head_dim: int, state_size: int, itemsize: int, 
     """For so many (row, head) pairs. From measurements on an H200 with 128 states; see docs/log.md.
 
     One kernel pays while restoring states is hidden behind the kernel in front (prefetch), or where launches are all
-    that counts. Two read larger tiles best once the batch fills the device with 16-bit states.
+    that counts.
     """
-    fused = rows <= (1024 if prefetch else 256)
-    is_large = rows > 128 if fused else rows >= 8192 and itemsize == 2
-    block_p = (4096 if is_large else 2048) // triton.next_power_of_2(state_size)
-    block_p = max(16, min(64, block_p, triton.next_power_of_2(head_dim)))
-    return Launch(fused, block_p, block_h=8 if rows < 8192 else 16)
+    if rows <= (1024 if prefetch else 256):
+        return Launch(True, _block_p(2048 if rows <= 128 else 4096, head_dim, state_size))
+    return split_parameters(rows, head_dim, state_size, itemsize)
+
+
+def split_parameters(rows: int, head_dim: int, state_size: int, itemsize: int) -> Launch:
+    """As `launch_parameters`, of two kernels. 16-bit states want larger tiles once the batch fills the device."""
+    is_large = rows >= 8192
+    return Launch(
+        False, _block_p(4096 if is_large and itemsize == 2 else 2048, head_dim, state_size), 16 if is_large else 8
+    )
+
+
+def _block_p(size: int, head_dim: int, state_size: int) -> int:
+    """Channels of a tile of so many numbers, enough for the matrix units."""
+    return max(16, min(64, size // triton.next_power_of_2(state_size), triton.next_power_of_2(head_dim)))
 
 
 class Pages(NamedTuple):
@@ -190,7 +200,7 @@ def launch_output(
     """The second kernel. x: (B, ..., H, P), or None where the first has appended it. C: (B, ..., G, N)."""
     output_kernel[run.grid(out)](
         **output_arguments(run, pages, x, C, z, out), p_mix=mix, p_fold=fold, H=out.shape[-2],
-        X_IN_RING=x is None, BLOCK_C=min(run.block_c, triton.next_power_of_2(C.shape[-1])),
+        X_IN_RING=x is None, BLOCK_C=min(32 if pages.rand_seed is None else 16, triton.next_power_of_2(C.shape[-1])),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import triton
 from torch import Tensor
 
 from statewise.ops.causal_conv.triton import causal_conv_step
-from statewise.ops.checkpointed_step.triton import Pages, coefficient_buffers, launch_output, launch_parameters
+from statewise.ops.checkpointed_step.triton import Pages, coefficient_buffers, launch_output, split_parameters
 from statewise.ops.common import NO_LIMIT, expect
 from statewise.ops.gated_rms_norm.triton import gated_rms_norm
 from statewise.ops.mixer_step.scratch import Scratch
@@ -13,7 +13,7 @@ from statewise.ops.mixer_step.triton_append import append_kernel
 from statewise.ops.state_step.triton import state_step
 from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, pdl_options
 
-BLOCK_X, APPEND_WARPS = 512, 4
+BLOCK_X, APPEND_WARPS = 1024, 4
 
 
 def mixer_step(
@@ -68,7 +68,7 @@ def mixer_step(
         mix, fold = coefficient_buffers(scratch.coefficients, batch, heads, window, xBC.device)
         weights = (conv_weight, conv_bias, A, D, dt_bias, dt_limit)
         _launch_append(pages, xBC, dt, conv_window, *weights, C, mix, fold, prefetch)
-        run = launch_parameters(batch * heads, head_dim, state_size, state.element_size(), prefetch)
+        run = split_parameters(batch * heads, head_dim, state_size, state.element_size())
         launch_output(run, pages, None, C, None, y, mix, fold)
     return gated_rms_norm(y.flatten(1), *norm, prefetch)
 
@@ -92,17 +92,18 @@ def _launch_append(
     op, (heads, head_dim), (groups, state_size) = "mixer_step", pages.state.shape[1:3], C.shape[1:]
     pages.check(op)
     expect_no_double(op, xBC, conv_window)
-    expect_last_contiguous(op, xBC=xBC, conv_weight=weight, conv_bias=bias, A=A, D=D, dt_bias=dt_bias)
+    expect_last_contiguous(op, xBC=xBC, conv_bias=bias, A=A, D=D, dt_bias=dt_bias)
     if xBC.numel() == 0:
         return
     pdl = pdl_options(xBC.device)
     append_kernel[groups + triton.cdiv(heads * head_dim, BLOCK_X), xBC.shape[0]](
         p_xBC=xBC, p_dt=dt, p_weight=weight, p_bias=bias, p_window=conv_window, p_A=A, p_D=D, p_dt_bias=dt_bias,
         p_C=C, p_mix=mix, p_fold=fold, dt_low=dt_limit[0], dt_high=dt_limit[1],
-        stride_xBC=xBC.stride(0), stride_dt_b=dt.stride(0), stride_dt_h=dt.stride(1), stride_weight=weight.stride(0),
-        stride_w_slot=conv_window.stride(0), stride_w_channel=conv_window.stride(1), stride_w_tap=conv_window.stride(2),
+        stride_xBC=xBC.stride(0), stride_dt_b=dt.stride(0), stride_dt_h=dt.stride(1),
+        stride_w_c=weight.stride(0), stride_w_k=weight.stride(1),
+        stride_cw_slot=conv_window.stride(0), stride_cw_c=conv_window.stride(1), stride_cw_k=conv_window.stride(2),
         **pages.places(), **pages.rings(), **pages.x_rings(),
-        H=heads, P=head_dim, N=state_size, G=groups, K=weight.shape[1], HAS_CONV_BIAS=bias is not None,
+        H=heads, P=head_dim, N=state_size, G=groups, K=weight.shape[1], CONV_BIAS=bias is not None,
         HAS_D=D is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != NO_LIMIT, PREFETCH=prefetch,
         BLOCK_X=BLOCK_X, BLOCK_H=triton.next_power_of_2(heads // groups), BLOCK_N=triton.next_power_of_2(state_size),
         num_warps=APPEND_WARPS, USE_PDL=bool(pdl), **pdl,

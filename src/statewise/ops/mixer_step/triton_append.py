@@ -8,6 +8,7 @@ goes to the ring alone: the output kernel reads it there.
 import triton
 import triton.language as tl
 
+from statewise.ops.causal_conv.triton import convolve, load_taps
 from statewise.ops.checkpointed_step.triton_parts import (
     new_place,
     ring_places,
@@ -19,45 +20,14 @@ from statewise.ops.triton_common import silu, start, wait
 
 
 @triton.jit
-def load_taps(p_window, p_weight, o_c, m_c, stride_channel, stride_tap, stride_weight, K: tl.constexpr):
-    """(channels, K) twice: the window with a place for the newest input, and the weights, both oldest first."""
-    BLOCK_K: tl.constexpr = triton.next_power_of_2(K)
-    o_k = tl.arange(0, BLOCK_K)[None, :]
-    p_taps = p_window + o_c[:, None] * stride_channel + o_k * stride_tap
-    b_past = tl.load(p_taps, mask=m_c[:, None] & (o_k < K - 1), other=0.0)
-    b_weight = tl.load(p_weight + o_c[:, None] * stride_weight + o_k, mask=m_c[:, None] & (o_k < K), other=0.0)
-    return b_past, b_weight.to(tl.float32)
-
-
-@triton.jit
-def convolve(
-    b_past, b_weight, p_in, p_window, p_bias, o_c, m_c, stride_channel, stride_tap,
-    K: tl.constexpr, HAS_BIAS: tl.constexpr,
-):  # fmt: skip
-    """The new token's channels, rounded as the convolution op returns them; the window moves on by one."""
-    BLOCK_K: tl.constexpr = triton.next_power_of_2(K)
-    o_k = tl.arange(0, BLOCK_K)[None, :]
-    b_new = tl.load(p_in + o_c, mask=m_c, other=0.0)
-    b_in = tl.where(o_k == K - 1, b_new[:, None], b_past)
-    b_y = tl.sum(b_in.to(tl.float32) * b_weight, axis=1)
-    if HAS_BIAS:
-        b_y += tl.load(p_bias + o_c, mask=m_c, other=0.0).to(tl.float32)
-    tl.debug_barrier()  # every thread has its inputs; each of them but the oldest moves one place down
-    p_taps = p_window + o_c[:, None] * stride_channel + o_k * stride_tap
-    m_kept = m_c[:, None] & (o_k >= 1) & (o_k < K)
-    tl.store(p_taps - stride_tap, b_in.to(p_window.dtype.element_ty), mask=m_kept)
-    return silu(b_y).to(p_in.dtype.element_ty)
-
-
-@triton.jit
 def append_kernel(
     p_xBC, p_dt, p_weight, p_bias, p_window, p_A, p_D, p_dt_bias, p_x_ring, p_B_ring, p_dt_ring,
     p_start, p_pending, p_read, p_write, p_C, p_mix, p_fold, dt_low, dt_high,
-    stride_xBC, stride_dt_b, stride_dt_h, stride_weight, stride_w_slot, stride_w_channel, stride_w_tap,
+    stride_xBC, stride_dt_b, stride_dt_h, stride_w_c, stride_w_k, stride_cw_slot, stride_cw_c, stride_cw_k,
     stride_read, stride_write, stride_xr_slot, stride_xr_h, stride_xr_r, stride_Br_slot, stride_Br_g, stride_Br_r,
     stride_dtr_slot, stride_dtr_h,
     H: tl.constexpr, P: tl.constexpr, N: tl.constexpr, G: tl.constexpr, K: tl.constexpr,
-    W: tl.constexpr, R: tl.constexpr, HAS_CONV_BIAS: tl.constexpr, HAS_D: tl.constexpr, HAS_BIAS: tl.constexpr,
+    W: tl.constexpr, R: tl.constexpr, CONV_BIAS: tl.constexpr, HAS_D: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_LIMIT: tl.constexpr, USE_PDL: tl.constexpr, PREFETCH: tl.constexpr,
     BLOCK_X: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
@@ -71,16 +41,19 @@ def append_kernel(
         return
     b_start, b_live = tl.load(p_start + i_own), tl.load(p_pending + i_own)
     o_new = new_place(b_start, b_live, R)
-    p_window += i_own * stride_w_slot
+    p_window += i_own * stride_cw_slot
     p_in = p_xBC + row * stride_xBC
     if i >= G:
         o_c = (i - G) * BLOCK_X + tl.arange(0, BLOCK_X)
         m_c = o_c < H * P
-        b_past, b_weight = load_taps(p_window, p_weight, o_c, m_c, stride_w_channel, stride_w_tap, stride_weight, K)
+        past, weights = load_taps(
+            p_window, p_weight, o_c, m_c, stride_cw_c, stride_cw_k, stride_w_c, stride_w_k, K
+        )  # fmt: skip
         if PREFETCH:
             wait(USE_PDL)
-        b_x = convolve(
-            b_past, b_weight, p_in, p_window, p_bias, o_c, m_c, stride_w_channel, stride_w_tap, K, HAS_CONV_BIAS
+        b_new = tl.load(p_in + o_c, mask=m_c, other=0.0)
+        b_x = silu(
+            convolve(past, weights, b_new, p_window, p_bias, o_c, m_c, m_c, stride_cw_c, stride_cw_k, K, CONV_BIAS)
         )  # fmt: skip
         p_xr = p_x_ring + i_own * stride_xr_slot + (o_c // P) * stride_xr_h + o_c % P
         tl.store(p_xr + o_new * stride_xr_r, b_x.to(p_x_ring.dtype.element_ty), mask=m_c)
@@ -92,8 +65,12 @@ def append_kernel(
     m_n = o_n < N
     o_B = H * P + i * N + o_n
     o_C = o_B + G * N
-    b_B_past, b_B_weight = load_taps(p_window, p_weight, o_B, m_n, stride_w_channel, stride_w_tap, stride_weight, K)
-    b_C_past, b_C_weight = load_taps(p_window, p_weight, o_C, m_n, stride_w_channel, stride_w_tap, stride_weight, K)
+    B_past, B_weights = load_taps(
+        p_window, p_weight, o_B, m_n, stride_cw_c, stride_cw_k, stride_w_c, stride_w_k, K
+    )  # fmt: skip
+    C_past, C_weights = load_taps(
+        p_window, p_weight, o_C, m_n, stride_cw_c, stride_cw_k, stride_w_c, stride_w_k, K
+    )  # fmt: skip
     o_place, m_w = ring_places(b_start, b_live, BLOCK_W, R)
     p_Br = p_B_ring + i_own * stride_Br_slot + i * stride_Br_g + o_n
     b_old = tl.load(p_Br[None, :] + o_place[:, None] * stride_Br_r, mask=m_w[:, None] & m_n[None, :], other=0.0)
@@ -102,12 +79,14 @@ def append_kernel(
     b_fold, b_past = ring_weights(p_dtr, b_A, b_start, b_live, BLOCK_W, R)
     if PREFETCH:
         wait(USE_PDL)
-    b_B = convolve(
-        b_B_past, b_B_weight, p_in, p_window, p_bias, o_B, m_n, stride_w_channel, stride_w_tap, K, HAS_CONV_BIAS
-    )  # fmt: skip
-    b_C = convolve(
-        b_C_past, b_C_weight, p_in, p_window, p_bias, o_C, m_n, stride_w_channel, stride_w_tap, K, HAS_CONV_BIAS
-    )  # fmt: skip
+    b_B, b_C = tl.load(p_in + o_B, mask=m_n, other=0.0), tl.load(p_in + o_C, mask=m_n, other=0.0)
+    dtype: tl.constexpr = p_C.dtype.element_ty  # B and C are rounded as the convolution op rounds them
+    b_B = silu(
+        convolve(B_past, B_weights, b_B, p_window, p_bias, o_B, m_n, m_n, stride_cw_c, stride_cw_k, K, CONV_BIAS)
+    ).to(dtype)  # fmt: skip
+    b_C = silu(
+        convolve(C_past, C_weights, b_C, p_window, p_bias, o_C, m_n, m_n, stride_cw_c, stride_cw_k, K, CONV_BIAS)
+    ).to(dtype)  # fmt: skip
     tl.store(p_Br + o_new * stride_Br_r, b_B.to(p_B_ring.dtype.element_ty), mask=m_n)
     tl.store(p_C + (row * G + i) * N + o_n, b_C, mask=m_n)
     b_C = b_C.to(tl.float32)

@@ -121,6 +121,6 @@ def state_step(
         P=head_dim, N=state_size, HEADS_PER_GROUP=heads // groups,
         HAS_D=D is not None, HAS_Z=z is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != NO_LIMIT,
         HAS_SEED=rand_seed is not None, BLOCK_P=block_p, BLOCK_N=triton.next_power_of_2(state_size),
-        num_warps=num_warps, PREFETCH=prefetch, USE_PDL=bool(pdl), **pdl,
+        num_warps=num_warps, PREFETCH=prefetch and batch * heads <= 512, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip
     return out
