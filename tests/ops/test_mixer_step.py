@@ -1,5 +1,8 @@
 """A mixer's step: the kernels against the three ops in float64, over steps, some of which flush; dead memory is NaN."""
 
+import importlib
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -105,6 +108,16 @@ class Case:
         return torch.stack(outputs), {k: v.cpu() for k, v in pool.items()}
 
 
+@pytest.fixture(params=["fused", "append"])
+def launched(request, monkeypatch):
+    """Both ways to launch it with a ring: convolution, step, norm; and append, output, norm."""
+    mixer = importlib.import_module("statewise.ops.mixer_step.triton")
+    step = importlib.import_module("statewise.ops.checkpointed_step.triton")
+    chosen = step.launch_parameters
+    for module in (mixer, step):
+        monkeypatch.setattr(module, "launch_parameters", lambda *a: replace(chosen(*a), fused=request.param == "fused"))
+
+
 def check(case: Case, **options):
     exact, exact_pool = case.run("torch", torch.float64, CPU)
     torch_y, torch_pool = case.run("torch", None, CPU)
@@ -127,18 +140,18 @@ def check(case: Case, **options):
 @pytest.mark.parametrize("state", STATES, ids=str)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
 @pytest.mark.parametrize(("dims", "window", "width"), SHAPES, ids=str)
-def test_the_kernels_are_as_good_as_the_torch_ops(dims, window, width, activation, state):
+def test_the_kernels_are_as_good_as_the_torch_ops(launched, dims, window, width, activation, state):
     if not HAS_GPU and dims != SMALL[2][0] and activation != state:
         pytest.skip("one shape in mixed dtypes is enough in the interpreter")
     check(Case(dims, window, width, 13 if HAS_GPU else 2, activation, state), prefetch=HAS_GPU)
 
 
-def test_options_may_be_left_out():
+def test_options_may_be_left_out(launched):
     check(Case(*SMALL[2], 3, torch.float32, torch.float32, options=False))
 
 
 @pytest.mark.parametrize("window", [1, 3])
-def test_a_forked_request_owns_its_state_after_its_first_flush(window):
+def test_a_forked_request_owns_its_state_after_its_first_flush(launched, window):
     case = Case(Dims(2, 16, 1, 16), window, 3, 3, torch.float32, torch.float32, forked=True)
     case.pool["pending"].fill_(0 if window == 1 else window)
     if window > 1:
@@ -147,7 +160,7 @@ def test_a_forked_request_owns_its_state_after_its_first_flush(window):
     check(case)
 
 
-def test_scratch_of_a_larger_batch_does():
+def test_scratch_of_a_larger_batch_does(launched):
     case = Case(*SMALL[0], 2, torch.float32, torch.float32)
     d = case.d
     scratch = Scratch.allocate(5, d.heads, d.head_dim, d.groups, d.state_size, case.window, torch.float32, DEVICE)
@@ -171,10 +184,10 @@ def test_what_does_not_fit_is_named():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")
-def test_a_graph_of_many_layers_replays_the_eager_steps():
+def test_a_graph_of_many_layers_replays_the_eager_steps(launched):
     """Layers in a row, prefetching: each must read nothing too early, and scratch must serve one after the other."""
     cases = [Case(*LARGE[0], 5, torch.bfloat16, torch.bfloat16, seed=seed) for seed in range(6)]
-    eager = [case.run("triton") for case in cases]
+    eager = [case.run("triton", prefetch=True) for case in cases]
     place = lambda group: {k: v.to(DEVICE) for k, v in group.items()}  # noqa: E731
     pools, weights = [place(case.pool) for case in cases], [place(case.weights) for case in cases]
     d, window = cases[0].d, cases[0].window

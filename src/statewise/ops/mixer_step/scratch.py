@@ -11,7 +11,7 @@ from statewise.ops.checkpointed_step.scratch import scratch_size
 class Scratch(NamedTuple):
     """One set serves all layers of a stream, one after the other."""
 
-    C: Tensor  # (B, G, N), activation dtype
+    convolved: Tensor  # (B, H * P + 2 * G * N), activation dtype
     y: Tensor  # (B, H, P), activation dtype
     coefficients: Tensor  # float32, `scratch_size` of them
 
@@ -29,7 +29,7 @@ class Scratch(NamedTuple):
     ) -> "Scratch":
         """For up to ``batch`` rows."""
         return cls(
-            torch.empty(batch, groups, state_size, dtype=dtype, device=device),
+            torch.empty(batch, heads * head_dim + 2 * groups * state_size, dtype=dtype, device=device),
             torch.empty(batch, heads, head_dim, dtype=dtype, device=device),
             torch.empty(scratch_size(batch, heads, window), dtype=torch.float32, device=device),
         )

@@ -1,11 +1,23 @@
-"""The mixer's step on an NVIDIA GPU: append, output, norm, each the programmatic dependent of the one before."""
+"""The mixer's step on an NVIDIA GPU in three launches, each the programmatic dependent of the one before.
+
+Append, output and norm; at small batches and for the plain step convolution, step and norm.
+"""
+
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
 from statewise.ops.causal_conv.triton import causal_conv_step
-from statewise.ops.checkpointed_step.triton import Pages, coefficient_buffers, launch_output, split_parameters
+from statewise.ops.checkpointed_step.triton import (
+    Pages,
+    checkpointed_step,
+    coefficient_buffers,
+    launch_output,
+    launch_parameters,
+    split_parameters,
+)
 from statewise.ops.common import NO_LIMIT, expect
 from statewise.ops.gated_rms_norm.triton import gated_rms_norm
 from statewise.ops.mixer_step.scratch import Scratch
@@ -54,22 +66,26 @@ def mixer_step(
         scratch = Scratch.allocate(*shape, xBC.dtype, xBC.device)
     enough = scratch.y.shape[0] >= batch
     expect(enough, "mixer_step", f"scratch is of {scratch.y.shape[0]} rows, expected at least {batch}")
-    y, C = scratch.y[:batch], scratch.C[:batch]
-    if window == 1:
+    y, convolved = scratch.y[:batch], scratch.convolved[:batch]
+    x, B, C = convolved.split([heads * head_dim, groups * state_size, groups * state_size], 1)
+    x, (B, C) = x.unflatten(1, (heads, head_dim)), (t.unflatten(1, (groups, state_size)) for t in (B, C))
+    rows, itemsize = batch * heads, state.element_size()
+    options: tuple[Any, ...] = (read_slots, write_slots, D, None, dt_bias, dt_limit, rand_seed, rand_layer)
+    ring: tuple[Any, ...] = (x_ring, B_ring, dt_ring, ring_start, pending, window)
+    if window == 1 or launch_parameters(rows, head_dim, state_size, itemsize, prefetch).fused:
         own = write_slots if read_slots is write_slots else torch.where(read_slots < 0, -1, write_slots)
-        xBC = causal_conv_step(xBC, conv_weight, conv_window, own, conv_bias, "silu", prefetch)
-        x, B, C = xBC.split([heads * head_dim, groups * state_size, groups * state_size], 1)
-        x, (B, C) = x.unflatten(1, (heads, head_dim)), (t.unflatten(1, (groups, state_size)) for t in (B, C))
-        options = (read_slots, write_slots, D, None, dt_bias, dt_limit, rand_seed, rand_layer, y, prefetch)
-        state_step(x, dt, A, B, C, state, *options)
+        causal_conv_step(xBC, conv_weight, conv_window, own, conv_bias, "silu", convolved, prefetch)
+        if window == 1:
+            state_step(x, dt, A, B, C, state, *options, y, prefetch)
+        else:
+            inputs: tuple[Any, ...] = (x[:, None], dt[:, None], A, B[:, None], C[:, None], state, *ring, *options)
+            checkpointed_step(*inputs, y[:, None], None, prefetch)
     else:
-        ring = (state, x_ring, B_ring, dt_ring, ring_start, pending, window)
-        pages = Pages(*ring, read_slots, write_slots, rand_seed, rand_layer)
+        pages = Pages._make((state, *ring, read_slots, write_slots, rand_seed, rand_layer))
         mix, fold = coefficient_buffers(scratch.coefficients, batch, heads, window, xBC.device)
         weights = (conv_weight, conv_bias, A, D, dt_bias, dt_limit)
         _launch_append(pages, xBC, dt, conv_window, *weights, C, mix, fold, prefetch)
-        run = split_parameters(batch * heads, head_dim, state_size, state.element_size())
-        launch_output(run, pages, None, C, None, y, mix, fold)
+        launch_output(split_parameters(rows, head_dim, state_size, itemsize), pages, None, C, None, y, mix, fold)
     return gated_rms_norm(y.flatten(1), *norm, prefetch)
 
 
@@ -99,7 +115,7 @@ def _launch_append(
     append_kernel[groups + triton.cdiv(heads * head_dim, BLOCK_X), xBC.shape[0]](
         p_xBC=xBC, p_dt=dt, p_weight=weight, p_bias=bias, p_window=conv_window, p_A=A, p_D=D, p_dt_bias=dt_bias,
         p_C=C, p_mix=mix, p_fold=fold, dt_low=dt_limit[0], dt_high=dt_limit[1],
-        stride_xBC=xBC.stride(0), stride_dt_b=dt.stride(0), stride_dt_h=dt.stride(1),
+        stride_xBC=xBC.stride(0), stride_C_b=C.stride(0), stride_dt_b=dt.stride(0), stride_dt_h=dt.stride(1),
         stride_w_c=weight.stride(0), stride_w_k=weight.stride(1),
         stride_cw_slot=conv_window.stride(0), stride_cw_c=conv_window.stride(1), stride_cw_k=conv_window.stride(2),
         **pages.places(), **pages.rings(), **pages.x_rings(),

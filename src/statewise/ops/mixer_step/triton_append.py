@@ -23,7 +23,7 @@ from statewise.ops.triton_common import silu, start, wait
 def append_kernel(
     p_xBC, p_dt, p_weight, p_bias, p_window, p_A, p_D, p_dt_bias, p_x_ring, p_B_ring, p_dt_ring,
     p_start, p_pending, p_read, p_write, p_C, p_mix, p_fold, dt_low, dt_high,
-    stride_xBC, stride_dt_b, stride_dt_h, stride_w_c, stride_w_k, stride_cw_slot, stride_cw_c, stride_cw_k,
+    stride_xBC, stride_C_b, stride_dt_b, stride_dt_h, stride_w_c, stride_w_k, stride_cw_slot, stride_cw_c, stride_cw_k,
     stride_read, stride_write, stride_xr_slot, stride_xr_h, stride_xr_r, stride_Br_slot, stride_Br_g, stride_Br_r,
     stride_dtr_slot, stride_dtr_h,
     H: tl.constexpr, P: tl.constexpr, N: tl.constexpr, G: tl.constexpr, K: tl.constexpr,
@@ -88,7 +88,7 @@ def append_kernel(
         convolve(C_past, C_weights, b_C, p_window, p_bias, o_C, m_n, m_n, stride_cw_c, stride_cw_k, K, CONV_BIAS)
     ).to(dtype)  # fmt: skip
     tl.store(p_Br + o_new * stride_Br_r, b_B.to(p_B_ring.dtype.element_ty), mask=m_n)
-    tl.store(p_C + (row * G + i) * N + o_n, b_C, mask=m_n)
+    tl.store(p_C + row * stride_C_b + i * N + o_n, b_C, mask=m_n)
     b_C = b_C.to(tl.float32)
     b_CB = tl.sum(b_old.to(tl.float32) * b_C[None, :], axis=1)
     b_dt = time_step(p_dt + row * stride_dt_b, p_dt_bias, o_h, stride_dt_h, dt_low, dt_high, HAS_BIAS, HAS_LIMIT)
