@@ -1,6 +1,7 @@
-"""The prefill kernels, scan and convolution, against float64: odd shapes, any lengths, segments; dead memory is NaN."""
+"""The prefill kernels, scan and convolution, against float64: odd shapes, any lengths, pools; dead memory is NaN."""
 
 import importlib
+import itertools
 
 import pytest
 import torch
@@ -14,31 +15,36 @@ NAN = float("nan")
 ALL, NONE = Options(True, True, True, True), Options(False, False, False, False)
 TWO_OPERANDS = 1e-5  # what two 16-bit operands leave of the error of a float32 final state
 
-# heads, head_dim, groups, state_size; lengths; chunk_size; tokens a segment
+# heads, head_dim, groups, state_size; lengths; chunk_size
 SMALL = [
-    (Dims(2, 32, 1, 16), [5, 0, 33, 1], 16, None),
-    (Dims(2, 80, 2, 24), [17, 3], 16, None),
-    (Dims(3, 16, 1, 96), [40], 64, None),
-    (Dims(2, 16, 1, 16), [50, 0, 16, 33], 16, 16),
-    (Dims(1, 40, 1, 20), [70, 2, 32], 16, 32),
+    (Dims(2, 32, 1, 16), [5, 0, 33, 1], 16),
+    (Dims(2, 80, 2, 24), [17, 3], 16),
+    (Dims(3, 16, 1, 96), [40], 64),
+    (Dims(4, 16, 2, 16), [50, 0, 16, 33], 16),
 ]
 LARGE = [
-    (Dims(128, 64, 8, 128), [1, 700, 0, 64, 65], 64, None),
-    (Dims(24, 80, 8, 128), [130, 63, 1000], 64, 128),
-    (Dims(32, 96, 2, 96), [300, 2, 129], 256, None),
-    (Dims(8, 128, 1, 256), [400, 1], 64, 192),
-    (Dims(64, 32, 4, 16), [33, 3000], 32, None),
-    (Dims(80, 64, 1, 64), [513] * 4, 64, 64),
-    (Dims(4, 32, 2, 128), [40, 64, 130], 64, None),
-    (Dims(4, 64, 2, 256), [40, 64, 130, 1], 64, None),
+    (Dims(128, 64, 8, 128), [1, 700, 0, 64, 65], None),
+    (Dims(128, 64, 8, 128), [2000, 33, 128], 64),
+    (Dims(128, 64, 8, 128), [8] * 20 + [200], None),
+    (Dims(128, 64, 8, 128), [8] * 64, None),
+    (Dims(16, 64, 1, 128), [30] * 9, None),
+    (Dims(24, 80, 8, 128), [130, 63, 1000], 64),
+    (Dims(32, 96, 2, 96), [300, 2, 129], 256),
+    (Dims(8, 128, 1, 256), [400, 1], 64),
+    (Dims(64, 32, 4, 16), [33, 3000], 32),
+    (Dims(80, 64, 1, 64), [513] * 4, None),
+    (Dims(4, 32, 2, 128), [40, 64, 130], 64),
+    (Dims(4, 64, 2, 256), [40, 64, 130, 1], 64),
 ]
 CASES = SMALL + LARGE if HAS_GPU else SMALL
+WAYS = {"whole": None, "segments": 64 if HAS_GPU else 32}  # tokens a segment
 
 
-def segmented(monkeypatch, tokens):
-    """Make every sequence fall into segments of ``tokens``, or into one piece if None."""
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    """The test runs with every sequence in one piece, and cut into segments."""
     module = importlib.import_module("statewise.ops.ssd_prefill.triton")
-    monkeypatch.setattr(module, "segment_size", lambda length, programs, chunk, device: tokens)
+    monkeypatch.setattr(module, "segment_size", lambda length, programs, chunk, device: WAYS[request.param])
 
 
 class Case:
@@ -80,17 +86,16 @@ class Case:
 
 
 @pytest.mark.parametrize("dtype", ACTIVATIONS)
-@pytest.mark.parametrize(("d", "lengths", "chunk_size", "segment"), CASES)
-def test_prefill_is_as_good_as_the_torch_op(d, lengths, chunk_size, segment, dtype, monkeypatch):
-    segmented(monkeypatch, segment)
+@pytest.mark.parametrize(("d", "lengths", "chunk_size"), CASES)
+@pytest.mark.usefixtures("way")
+def test_prefill_is_as_good_as_the_torch_op(d, lengths, chunk_size, dtype):
     y, final = Case(d, lengths, ALL, dtype).check(dtype, chunk_size=chunk_size)
     assert y.isfinite().all()
     assert final.isfinite().all()
 
 
-@pytest.mark.parametrize("segment", [None, 16])
-def test_no_option_and_no_initial_state(segment, monkeypatch):
-    segmented(monkeypatch, segment)
+@pytest.mark.usefixtures("way")
+def test_no_option_and_no_initial_state():
     case = Case(Dims(2, 20, 1, 16), [20, 0, 33], NONE, torch.float32)
     case.check(torch.float32, initial_states=None, has_initial_state=None, chunk_size=16)
     assert (case.run("triton", initial_states=None, has_initial_state=None)[1][1] == 0).all()
@@ -100,15 +105,14 @@ def test_no_option_and_no_initial_state(segment, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["D", "z", "dt_bias"])
-def test_each_option_may_be_absent(name, monkeypatch):
-    segmented(monkeypatch, None)
+@pytest.mark.usefixtures("way")
+def test_each_option_may_be_absent(name):
     Case(Dims(1, 16, 1, 16), [18], ALL, torch.float32).check(torch.float32, **{name: None}, chunk_size=16)
 
 
-@pytest.mark.parametrize("segment", [None, 16])
-def test_a_sequence_is_the_same_in_any_batch(segment, monkeypatch):
+@pytest.mark.usefixtures("way")
+def test_a_sequence_is_the_same_in_any_batch():
     """Alone and permuted, bit for bit; so no sequence reaches another, NaN and all."""
-    segmented(monkeypatch, segment)
     case = Case(Dims(2, 16, 1, 16), [21, 0, 16, 40], ALL, torch.float32)
     case.tokens["x"][21:37] = NAN  # sequence 2
     y, final = case.run("triton", chunk_size=16)
@@ -151,6 +155,57 @@ def test_nothing_to_do():
     assert y.shape == (0, 1, 16)
     assert torch.equal(final[0], case.initial[0])
     assert (final[1] == 0).all()
+
+
+STATES_KEPT = [torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("kept", STATES_KEPT)
+@pytest.mark.parametrize("backend", ["reference", "torch", "triton"])
+@pytest.mark.usefixtures("way")
+def test_states_pass_through_the_slots_of_a_pool(backend, kept):
+    """As through tensors of their own, rounded; a padded sequence reads and writes nothing; a free slot stays NaN."""
+    lengths, slots = [20, 0, 7, 33, 0], torch.tensor([5, 2, -1, 0, 3], device=DEVICE)
+    case = Case(Dims(2, 16, 1, 16), lengths, ALL, torch.float32)
+    pages = torch.full((7, 2, 16 * 16 + 3), NAN, device=DEVICE, dtype=kept)  # padded pages
+    pool = pages[:, :, : 16 * 16].unflatten(-1, (16, 16))
+    own, live = slots >= 0, (slots >= 0) & case.has
+    pool[slots[live]] = case.initial[live].to(kept)
+    expected_y, expected = case.run("reference", initial_states=pool[slots.clamp(min=0)].float(), wide=True)
+    options = {"initial_states": None, "state": pool, "slots": slots, "chunk_size": 16}
+    y, returned = case.run(backend, **options)
+    assert returned is pool
+    edges = case.cu_seqlens.tolist()
+    for i, (begin, end) in enumerate(itertools.pairwise(edges)):
+        want = expected_y[begin:end] if own[i] else torch.zeros_like(y[begin:end]).double()
+        torch.testing.assert_close(y[begin:end].double(), want, atol=1e-4, rtol=1e-4)
+    rounding = {torch.float32: 1e-4, torch.float16: 1e-3, torch.bfloat16: 1e-2}[kept]
+    torch.testing.assert_close(pool[slots[own]].double(), expected[own], atol=rounding, rtol=rounding)
+    free = [slot for slot in range(7) if slot not in slots.tolist()]
+    assert pool[free].isnan().all()
+    assert pages[:, :, 16 * 16 :].isnan().all()
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "triton"])
+@pytest.mark.usefixtures("way")
+def test_no_sequence_continues_from_a_pool_unless_it_says_so(backend):
+    case = Case(Dims(2, 16, 1, 16), [20, 3], NONE, torch.float32)
+    pool = torch.full((3, 2, 16, 16), NAN, device=DEVICE)
+    slots = torch.tensor([2, 0], device=DEVICE, dtype=torch.int32)
+    y, _ = case.run(backend, initial_states=None, has_initial_state=None, state=pool, slots=slots)
+    expected = case.run("reference", initial_states=None, has_initial_state=None)
+    torch.testing.assert_close(y, expected[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(pool[[2, 0]], expected[1], atol=1e-4, rtol=1e-4)
+    assert pool[1].isnan().all()
+
+
+def test_states_come_from_one_place():
+    case = Case(Dims(2, 16, 1, 16), [4], NONE, torch.float32)
+    pool, slots = torch.zeros(1, 2, 16, 16, device=DEVICE), torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    with pytest.raises(ArgumentError, match="state and slots are given together"):
+        case.run("torch", initial_states=None, state=pool)
+    with pytest.raises(ArgumentError, match="state or initial_states, not both"):
+        case.run("torch", state=pool, slots=slots)
 
 
 @pytest.mark.parametrize("change", ["double", "mixed", "strided"])

@@ -11,16 +11,28 @@ OURS = {"statewise": "tab:red", "statewise plain": "tab:orange"}
 
 
 def plot(rows: Sequence[Row], path: Path, title: str) -> None:
-    """Write a PNG, a panel a state dtype. Raises ConfigError without matplotlib or if the file cannot be written."""
+    """Write a PNG of decode steps, a panel a state dtype. Raises ConfigError as `draw` does."""
+    dtypes = dict.fromkeys(row.state_dtype for row in rows)
+    panels = [(f"{dtype} state", [row for row in rows if row.state_dtype == dtype]) for dtype in dtypes]
+    draw([panels], path, title, x="batch", dashed="plain")
+
+
+def draw(panels: Sequence[Sequence[tuple[str, Sequence[Any]]]], path: Path, title: str, x: str, dashed: str) -> None:
+    """Write a PNG of rows and columns of panels, each of (its title, its results).
+
+    x: the field of a result that is drawn along the axis. dashed: contenders with this word in their names are.
+    Raises ConfigError without matplotlib or if the file cannot be written.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError("plot needs matplotlib: pip install 'statewise[bench]'") from error
-    dtypes = list(dict.fromkeys(row.state_dtype for row in rows))
-    figure = Figure(figsize=(6.5 * len(dtypes), 5.2), layout="constrained")
-    for axes, dtype in zip(figure.subplots(1, len(dtypes), squeeze=False)[0], dtypes, strict=True):
-        _panel(axes, [row for row in rows if row.state_dtype == dtype])
-        axes.set_title(f"{dtype} state")
+    columns = len(panels[0])
+    figure = Figure(figsize=(6.5 * min(columns, 3), 5.2 * len(panels)), layout="constrained")
+    for line, axes_line in zip(panels, figure.subplots(len(panels), columns, squeeze=False), strict=True):
+        for (name, rows), axes in zip(line, axes_line, strict=True):
+            _panel(axes, rows, x, dashed)
+            axes.set_title(name)
     figure.suptitle(title)
     try:
         figure.savefig(path, dpi=110)
@@ -28,18 +40,18 @@ def plot(rows: Sequence[Row], path: Path, title: str) -> None:
         raise ConfigError(f"plot is {path}, which cannot be written: {error.strerror}") from error
 
 
-def _panel(axes: Any, rows: Sequence[Row]) -> None:
-    batches = [row.batch for row in rows]
-    axes.fill_between(batches, [row.floor for row in rows], color="0.85", label="below the byte floor")
+def _panel(axes: Any, rows: Sequence[Any], x: str, dashed: str) -> None:
+    places = [getattr(row, x) for row in rows]
+    axes.fill_between(places, [row.floor for row in rows], color="0.85", label="below the floor")
     for name in rows[0].times:
         ours = name in OURS
         style = {"color": OURS[name], "linewidth": 2.4, "zorder": 3} if ours else {"linewidth": 1, "alpha": 0.8}
-        dash = "--" if "plain" in name else "-"
-        axes.plot(batches, [row.times[name] for row in rows], dash, marker="o", markersize=3, label=name, **style)
+        dash = "--" if dashed in name else "-"
+        axes.plot(places, [row.times[name] for row in rows], dash, marker="o", markersize=3, label=name, **style)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xticks(batches, [str(batch) for batch in batches])
-    axes.set_xlabel("batch")
+    axes.set_xticks(places, [str(place) for place in places])
+    axes.set_xlabel(x)
     axes.set_ylabel("microseconds a layer")
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=7)

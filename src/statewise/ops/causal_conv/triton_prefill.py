@@ -1,31 +1,35 @@
 """The causal convolution of a prefill on an NVIDIA GPU: one launch, a program a block of tokens and of channels."""
 
+# mypy: disable-error-code="assignment, no-untyped-def, untyped-decorator"
+# (tuples that grow in unrolled loops)
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from statewise.ops.ssd_prefill.triton_kernels import find_block
-from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, silu
+from statewise.ops.triton_common import (
+    expect_last_contiguous,
+    expect_no_double,
+    pdl_options,
+    silu,
+    wait_for_earlier_kernels,
+)
+
+UNROLL = 8  # tokens whose loads are in flight at once
 
 
 @triton.jit
-def convolve(
-    p_x, p_weight, p_bias, o_t, o_c, tokens, channels, stride_x_l, stride_w_c, stride_w_k,
-    K: tl.constexpr, HAS_BIAS: tl.constexpr,
-):  # fmt: skip
-    """Tokens ``o_t`` by channels ``o_c`` of the sequence whose first token is at ``p_x``; zeros before it."""
-    m_c = o_c < channels
-    b_y = tl.zeros([o_t.shape[0], o_c.shape[0]], tl.float32)
-    if HAS_BIAS:
-        b_y += tl.load(p_bias + o_c, mask=m_c, other=0.0).to(tl.float32)[None, :]
-    for k in tl.static_range(K):
-        o_in = o_t - (K - 1 - k)
-        m_in = ((o_in >= 0) & (o_t < tokens))[:, None] & m_c[None, :]
-        b_in = tl.load(p_x + o_in.to(tl.int64)[:, None] * stride_x_l + o_c[None, :], mask=m_in, other=0.0)
-        b_w = tl.load(p_weight + o_c * stride_w_c + k * stride_w_k, mask=m_c, other=0.0)
-        b_y += b_w.to(tl.float32)[None, :] * b_in.to(tl.float32)
-    return b_y
+def fast_silu(b_x):
+    """`silu` by the GPU's own exponential and reciprocal, each good to 2 units in the last place.
+
+    5 instructions and not 12: a convolution is short enough to be bound by them.
+    """
+    b_e = tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [b_x * -1.4426950408889634], tl.float32, True, 1
+    )
+    return b_x * tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + b_e], tl.float32, True, 1)
 
 
 @triton.jit
@@ -33,64 +37,85 @@ def causal_conv_prefill_kernel(
     p_x, p_weight, p_bias, p_cu_seqlens, p_window, p_slots, p_has_window, p_y,
     sequences, channels, stride_x_l, stride_w_c, stride_w_k, stride_s_slot, stride_s_c, stride_s_k,
     K: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOTS: tl.constexpr, HAS_WINDOW: tl.constexpr, SILU: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr,
+    FAST: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr, UNROLL: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """Only the first block of a sequence reads its old window, so that block writes the new one, after it has read."""
+    """Down the tokens, the last K - 1 inputs of each channel in registers, so that an input is loaded once.
+
+    Only the first block of a sequence reads its old window, so that block writes the new one, after it has read.
+    """
+    wait_for_earlier_kernels(USE_PDL)
     i_sequence, begin, end, i_block = find_block(p_cu_seqlens, tl.program_id(0), BLOCK_T, sequences)
     tokens, first = (end - begin).to(tl.int32), i_block.to(tl.int32) * BLOCK_T
     if (first > 0) & (first >= tokens):
         return
-    o_t = first + tl.arange(0, BLOCK_T)  # since the sequence's first token
     o_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     m_c = o_c < channels
-    p_x += begin * stride_x_l
-    p_y += begin * channels
-    p_out = p_y + o_t.to(tl.int64)[:, None] * channels + o_c[None, :]
-    done = 0  # tokens that the old window reaches
+    p_x += begin * stride_x_l + o_c
+    p_y += begin * channels + o_c
+    is_own, continues = True, False
     if HAS_SLOTS:
         slot = tl.load(p_slots + i_sequence).to(tl.int64)
-        if slot < 0:
-            tl.store(p_out, tl.zeros([BLOCK_T, BLOCK_C], p_y.dtype.element_ty), (o_t < tokens)[:, None] & m_c[None, :])
-            return
-        p_window += slot * stride_s_slot + o_c[None, :] * stride_s_c
+        is_own = slot >= 0
+        p_window += slot * stride_s_slot + o_c * stride_s_c
         if HAS_WINDOW:
-            done = tl.where(tl.load(p_has_window + i_sequence) != 0, K - 1, 0)
+            continues = is_own & (first == 0) & (tl.load(p_has_window + i_sequence) != 0)
 
-    b_y = convolve(
-        p_x, p_weight, p_bias, o_t, o_c, tokens, channels, stride_x_l, stride_w_c, stride_w_k, K, HAS_BIAS
-    )  # fmt: skip
-    b_y = silu(b_y) if SILU else b_y
-    m_out = ((o_t >= done) & (o_t < tokens))[:, None] & m_c[None, :]
-    tl.store(p_out, b_y.to(p_y.dtype.element_ty), mask=m_out)
-    if HAS_SLOTS:  # noqa: SIM102 - decided at compile time, the next line on the device
-        if first == 0:
-            o_k = tl.arange(0, BLOCK_K)
-            m_k = (o_k < K - 1)[:, None] & m_c[None, :]
-            if HAS_WINDOW:
-                b_head = convolve(
-                    p_x, p_weight, p_bias, o_k, o_c, tokens, channels, stride_x_l, stride_w_c, stride_w_k, K, HAS_BIAS
-                )  # fmt: skip
-                for k in tl.static_range(K - 1):
-                    m_old = (o_k + k < done)[:, None] & m_c[None, :]
-                    b_old = tl.load(p_window + (o_k + k)[:, None] * stride_s_k, mask=m_old, other=0.0)
-                    b_w = tl.load(p_weight + o_c * stride_w_c + k * stride_w_k, mask=m_c, other=0.0)
-                    b_head += b_w.to(tl.float32)[None, :] * b_old.to(tl.float32)
-                b_head = silu(b_head) if SILU else b_head
-                m_head = (o_k < tl.minimum(done, tokens))[:, None] & m_c[None, :]
-                tl.store(p_y + o_k[:, None] * channels + o_c[None, :], b_head.to(p_y.dtype.element_ty), mask=m_head)
-            o_in = tokens - (K - 1) + o_k  # negative: in the old window
-            p_in = p_x + o_in.to(tl.int64)[:, None] * stride_x_l + o_c[None, :]
-            b_new = tl.load(p_in, mask=m_k & (o_in >= 0)[:, None], other=0.0).to(p_window.dtype.element_ty)
-            if HAS_WINDOW:
-                m_old = m_k & ((o_in < 0) & (done > 0))[:, None]
-                b_new += tl.load(p_window + (K - 1 + o_in)[:, None] * stride_s_k, mask=m_old, other=0.0)
+    weights, past = (), ()
+    for k in tl.static_range(K):
+        b_w = tl.load(p_weight + o_c * stride_w_c + k * stride_w_k, mask=m_c, other=0.0)
+        weights = weights + (b_w.to(tl.float32),)  # noqa: RUF005 - Triton has no unpacking
+    for k in tl.static_range(K - 1):
+        o_in = first - (K - 1) + k
+        b_in = tl.load(p_x + o_in.to(tl.int64) * stride_x_l, mask=m_c & (o_in >= 0), other=0.0).to(tl.float32)
+        if HAS_WINDOW:
+            b_in += tl.load(p_window + k * stride_s_k, mask=m_c & continues, other=0.0).to(tl.float32)
+        past = past + (b_in,)  # noqa: RUF005
+    b_bias = tl.zeros([BLOCK_C], tl.float32)
+    if HAS_BIAS:
+        b_bias += tl.load(p_bias + o_c, mask=m_c, other=0.0).to(tl.float32)
+
+    p_in = p_x + first.to(tl.int64) * stride_x_l
+    p_out = p_y + first.to(tl.int64) * channels
+    for o_t in range(first, tl.minimum(first + BLOCK_T, tokens), UNROLL):
+        inputs = past
+        for u in tl.static_range(UNROLL):
+            b_new = tl.load(p_in + u * stride_x_l, mask=m_c & (o_t + u < tokens), other=0.0)
+            inputs = inputs + (b_new.to(tl.float32),)  # noqa: RUF005
+        for u in tl.static_range(UNROLL):
+            b_y = b_bias
+            for k in tl.static_range(K):
+                b_y += weights[k] * inputs[u + k]
+            if SILU:
+                b_y = fast_silu(b_y) if FAST else silu(b_y)
+            b_y = tl.where(is_own, b_y, 0.0)
+            tl.store(p_out + u * channels, b_y.to(p_y.dtype.element_ty), mask=m_c & (o_t + u < tokens))
+        past = inputs[UNROLL:]
+        p_in += UNROLL * stride_x_l
+        p_out += UNROLL * channels
+
+    if HAS_SLOTS and K > 1:  # noqa: SIM102 - decided at compile time, the next line on the device
+        if is_own & (first == 0):
+            kept = ()
+            for k in tl.static_range(K - 1):
+                o_last = tokens - (K - 1) + k  # negative: in the old window
+                b_last = tl.load(p_x + o_last.to(tl.int64) * stride_x_l, mask=m_c & (o_last >= 0), other=0.0)
+                b_last = b_last.to(p_window.dtype.element_ty)
+                if HAS_WINDOW:
+                    m_old = m_c & continues & (o_last < 0)
+                    b_last += tl.load(p_window + (tokens + k) * stride_s_k, mask=m_old, other=0.0)
+                kept = kept + (b_last,)  # noqa: RUF005
             tl.debug_barrier()  # every thread has read the old window
-            tl.store(p_window + o_k[:, None] * stride_s_k, b_new, mask=m_k)
+            for k in tl.static_range(K - 1):
+                tl.store(p_window + k * stride_s_k, kept[k], mask=m_c)
 
 
-def launch_parameters(length: int, width: int) -> tuple[int, int]:
-    """(BLOCK_T, BLOCK_C) at 4 warps. BLOCK_T covers the window: only a sequence's first block may reach into it."""
-    return max(16, triton.next_power_of_2(width)), 128
+def launch_parameters(length: int, channels: int, width: int) -> tuple[int, int]:
+    """(BLOCK_T, BLOCK_C) at one warp. From measurements on an H200; see docs/log.md.
+
+    BLOCK_T covers the window: only a sequence's first block may reach into it.
+    """
+    block_t, block_c = (16, 256) if length <= 1024 else (64, 128)
+    return max(block_t, triton.next_power_of_2(width)), min(block_c, max(32, triton.next_power_of_2(channels)))
 
 
 def causal_conv_prefill(
@@ -107,8 +132,9 @@ def causal_conv_prefill(
     expect_last_contiguous("causal_conv_prefill", x=x)
     (length, channels), width = x.shape, weight.shape[1]
     sequences = cu_seqlens.shape[0] - 1
-    block_t, block_c = launch_parameters(length, width)
+    block_t, block_c = launch_parameters(length, channels, width)
     y = torch.empty((length, channels), dtype=x.dtype, device=x.device)
+    pdl = pdl_options(x.device)
     causal_conv_prefill_kernel[length // block_t + sequences, triton.cdiv(channels, block_c)](
         p_x=x,
         p_weight=weight,
@@ -131,9 +157,12 @@ def causal_conv_prefill(
         HAS_SLOTS=slots is not None,
         HAS_WINDOW=has_window is not None,
         SILU=activation == "silu",
+        FAST=x.device.type == "cuda",
         BLOCK_T=block_t,
         BLOCK_C=block_c,
-        BLOCK_K=triton.next_power_of_2(width),
-        num_warps=4,
+        UNROLL=UNROLL,
+        USE_PDL=bool(pdl),
+        num_warps=1,
+        **pdl,
     )
     return y

@@ -54,21 +54,51 @@ def ssd_prefill(
     cu_seqlens: Tensor,
     initial_states: Tensor | None,
     has_initial_state: Tensor | None,
+    state: Tensor | None,
+    slots: Tensor | None,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_limit: tuple[float, float],
+    chunk_size: int | None,
+) -> tuple[Tensor, Tensor]:
+    acc = accumulation_dtype(x, initial_states if state is None else state)
+    sequences = len(cu_seqlens) - 1
+    if state is not None and slots is not None and has_initial_state is not None:
+        has_initial_state = has_initial_state & (slots >= 0)
+        initial_states = state[slots.clamp(min=0)]
+    start = x.new_zeros(sequences, *x.shape[1:], B.shape[-1], dtype=acc)
+    if initial_states is not None:
+        start = initial_states.to(acc)
+        if has_initial_state is not None:
+            start = torch.where(has_initial_state[:, None, None, None], start, 0)
+    y, final = _scan(x, dt, A, B, C, cu_seqlens, start, D, z, dt_bias, dt_limit, chunk_size or 64)
+    if state is None or slots is None:
+        return y, final
+    is_own = slots >= 0
+    state[slots[is_own]] = final[is_own].to(state.dtype)
+    owner = torch.repeat_interleave(torch.arange(sequences, device=x.device), cu_seqlens.long().diff())
+    return torch.where(is_own[owner][:, None, None], y, 0), state
+
+
+def _scan(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    cu_seqlens: Tensor,
+    start: Tensor,
     D: Tensor | None,
     z: Tensor | None,
     dt_bias: Tensor | None,
     dt_limit: tuple[float, float],
     chunk_size: int,
 ) -> tuple[Tensor, Tensor]:
+    """Outputs and final states from the states at the start (sequences, H, P, N), in whose dtype all sums are."""
     length, heads, head_dim = x.shape
     groups, state_size = B.shape[1:]
-    sequences = len(cu_seqlens) - 1
-    acc = accumulation_dtype(x, initial_states)
-    start = x.new_zeros(sequences, heads, head_dim, state_size, dtype=acc)
-    if initial_states is not None:
-        start = initial_states.to(acc)
-        if has_initial_state is not None:
-            start = torch.where(has_initial_state[:, None, None, None], start, 0)
+    acc = start.dtype
     if length == 0:
         return torch.zeros_like(x), start.clone()
 

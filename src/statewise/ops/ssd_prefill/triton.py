@@ -3,20 +3,17 @@
 The sequences' lengths are known on the device alone: grids are bounded from shapes, nothing waits for the host.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
 from statewise.ops.common import NO_LIMIT, expect
-from statewise.ops.ssd_prefill.triton_kernels import (
-    pass_states_kernel,
-    scan_kernel,
-    segment_state_kernel,
-    time_step_kernel,
-)
-from statewise.ops.triton_common import expect_last_contiguous
+from statewise.ops.ssd_prefill.triton_kernels import scan_kernel, time_step_kernel
+from statewise.ops.ssd_prefill.triton_segments import pass_states_kernel, segment_state_kernel
+from statewise.ops.triton_common import expect_last_contiguous, pdl_options
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SHORTEST_SEGMENT = 512  # tokens; below this the two launches more cost more than they win
@@ -41,7 +38,8 @@ class Plan:
 def launch_plan(dtype: torch.dtype, head_dim: int, state_size: int, chunk_size: int, is_alone: bool, cpu: bool) -> Plan:
     """What fits the registers and the shared memory of an H200.
 
-    is_alone: there are fewer programs than two a multiprocessor, so each may have the memory of two and load earlier.
+    chunk_size: the longest chunk that is of use. is_alone: there are fewer programs than two a multiprocessor, so each
+    may have the memory of two and load earlier.
     cpu: under the interpreter, which gets products of bfloat16 wrong.
     """
     # bfloat16 products of more than 128 states need a narrow tile, and narrow tiles gave wrong final states.
@@ -79,6 +77,41 @@ def segment_size(length: int, programs: int, chunk: int, device: torch.device) -
     return None if length < 4 * share else triton.cdiv(share, chunk) * chunk
 
 
+@dataclass(frozen=True)
+class States:
+    """Where states are read and written: row ``slots[i]`` of both tensors for sequence i, or row i without slots."""
+
+    initial: Tensor | None
+    has_initial: Tensor | None
+    slots: Tensor | None
+    final: Tensor
+
+    def read(self) -> dict[str, Any]:
+        """The arguments of a kernel that starts from them."""
+        i = self.final if self.initial is None else self.initial
+        return {
+            "p_initial": i,
+            "p_has_initial": self.has_initial,
+            "p_slots": self.slots,
+            "stride_i_s": i.stride(0),
+            "stride_i_h": i.stride(1),
+            "stride_i_p": i.stride(2),
+            "reads_initial": int(self.initial is not None),
+            "HAS_MASK": self.has_initial is not None,
+            "HAS_SLOTS": self.slots is not None,
+        }
+
+    def written(self) -> dict[str, Any]:
+        """The arguments of a kernel that leaves the final ones."""
+        f = self.final
+        return {
+            "p_final": f,
+            "stride_f_s": f.stride(0),
+            "stride_f_h": f.stride(1),
+            "stride_f_p": f.stride(2),
+        }
+
+
 def ssd_prefill(
     x: Tensor,
     dt: Tensor,
@@ -88,97 +121,80 @@ def ssd_prefill(
     cu_seqlens: Tensor,
     initial_states: Tensor | None,
     has_initial_state: Tensor | None,
+    state: Tensor | None,
+    slots: Tensor | None,
     D: Tensor | None,
     z: Tensor | None,
     dt_bias: Tensor | None,
     dt_limit: tuple[float, float],
-    chunk_size: int,
+    chunk_size: int | None,
 ) -> tuple[Tensor, Tensor]:
-    _expect_supported(x, dt, B, C, z, initial_states)
-    (length, heads, head_dim), (groups, state_size) = x.shape, B.shape[1:]
+    _expect_supported(x, dt, B, C, z, initial_states if state is None else state)
+    (length, heads, head_dim), state_size = x.shape, B.shape[2]
     sequences = cu_seqlens.shape[0] - 1
     is_alone = heads * triton.cdiv(head_dim, 64) * sequences < programs_at_once(x.device)
-    plan = launch_plan(x.dtype, head_dim, state_size, chunk_size, is_alone, x.device.type == "cpu")
+    average = max(1, length // max(1, sequences))  # short sequences leave most of a long chunk empty
+    useful = average if chunk_size is None else min(average, chunk_size)
+    plan = launch_plan(x.dtype, head_dim, state_size, useful, is_alone, x.device.type == "cpu")
     programs = heads * triton.cdiv(head_dim, plan.block_p)
     segment = segment_size(length, programs, plan.chunk, x.device)
+    if state is None:
+        final = x.new_empty(sequences, heads, head_dim, state_size, dtype=torch.float32)
+        states = States(initial_states, has_initial_state, None, final)
+    else:
+        states = States(None if has_initial_state is None else state, has_initial_state, slots, state)
     y = x.new_empty(length, heads, head_dim)
-    final = x.new_empty(sequences, heads, head_dim, state_size, dtype=torch.float32)
-    step, decay = _time_steps(dt, A, cu_seqlens, dt_bias, dt_limit, plan.chunk)
-
-    entering, has_entering, blocks = initial_states, has_initial_state, sequences
-    if entering is not None:
-        entering = entering.contiguous()
+    steps = _time_steps(dt, A, cu_seqlens, dt_bias, dt_limit, plan.chunk)
+    shared = _shared_arguments(x, B, steps, cu_seqlens, plan)
+    blocks = sequences
     if segment is not None:
-        entering = _segment_states(x, B, cu_seqlens, step, decay, entering, has_initial_state, segment, plan)
-        has_entering, blocks = None, entering.shape[0]
+        states = _segment_states(shared, programs, length // segment + sequences, segment, states, sequences)
+        blocks = length // segment + sequences
     scan_kernel[programs, blocks](
-        p_x=x,
-        p_B=B,
         p_C=C,
-        p_dt=step,
-        p_decay=decay,
         p_D=D,
         p_z=z,
-        p_initial=entering,
-        p_has_initial=has_entering,
-        p_cu_seqlens=cu_seqlens,
         p_y=y,
-        p_final=final,
-        length=length,
         sequences=sequences,
         segment=segment or 0,
-        stride_x_l=x.stride(0),
-        stride_x_h=x.stride(1),
-        stride_B_l=B.stride(0),
-        stride_B_g=B.stride(1),
         stride_C_l=C.stride(0),
         stride_C_g=C.stride(1),
         stride_z_l=0 if z is None else z.stride(0),
         stride_z_h=0 if z is None else z.stride(1),
-        H=heads,
-        P=head_dim,
-        N=state_size,
-        HEADS_PER_GROUP=heads // groups,
-        HAS_INITIAL=entering is not None,
-        HAS_MASK=has_entering is not None,
         HAS_D=D is not None,
         HAS_Z=z is not None,
         SEGMENTED=segment is not None,
-        Q=plan.chunk,
-        BLOCK_P=plan.block_p,
-        BLOCK_N=plan.block_n,
-        WHOLE=plan.is_whole,
-        DOT=plan.dot,
-        num_warps=4,
-        num_stages=plan.num_stages,
+        **shared,
+        **states.read(),
+        **states.written(),
     )
-    return y, final
+    return y, states.final
 
 
-def _expect_supported(x: Tensor, dt: Tensor, B: Tensor, C: Tensor, z: Tensor | None, initial: Tensor | None) -> None:
+def _expect_supported(x: Tensor, dt: Tensor, B: Tensor, C: Tensor, z: Tensor | None, states: Tensor | None) -> None:
     dtypes = {"x": x, "B": B, "C": C, "dt": dt} | ({} if z is None else {"z": z})
     given = ", ".join(f"{name} {tensor.dtype}" for name, tensor in dtypes.items())
     same = x.dtype == B.dtype == C.dtype and all(tensor.dtype in DTYPES for tensor in dtypes.values())
     message = f"{given}; the triton backend runs float32, bfloat16 and float16, with x, B and C alike"
-    expect(same and (initial is None or initial.dtype in DTYPES), "ssd_prefill", message)
-    expect_last_contiguous("ssd_prefill", x=x, B=B, C=C, z=z)
+    expect(same and (states is None or states.dtype in DTYPES), "ssd_prefill", message)
+    expect_last_contiguous("ssd_prefill", x=x, B=B, C=C, z=z, states=states)
 
 
 def _time_steps(
     dt: Tensor, A: Tensor, cu_seqlens: Tensor, dt_bias: Tensor | None, dt_limit: tuple[float, float], chunk: int
-) -> tuple[Tensor, Tensor]:
-    """dt after bias, softplus and clamp, and the log2 of the decay since its chunk's start; both (H, L), float32."""
+) -> Tensor:
+    """The log2 of the decay since its chunk's start, and dt after bias, softplus and clamp: (H, L, 2), float32."""
     length, heads = dt.shape
     sequences = cu_seqlens.shape[0] - 1
-    step, decay = dt.new_empty(2, heads, length, dtype=torch.float32).unbind()
-    block_h = min(32, triton.next_power_of_2(heads))
+    steps = dt.new_empty(heads, length, 2, dtype=torch.float32)
+    block_h = min(1024 // chunk, triton.next_power_of_2(heads))
+    pdl = pdl_options(dt.device)
     time_step_kernel[length // chunk + sequences, triton.cdiv(heads, block_h)](
         p_dt_raw=dt,
         p_A=A,
         p_dt_bias=dt_bias,
         p_cu_seqlens=cu_seqlens,
-        p_dt=step,
-        p_decay=decay,
+        p_steps=steps,
         length=length,
         sequences=sequences,
         heads=heads,
@@ -190,68 +206,65 @@ def _time_steps(
         HAS_LIMIT=dt_limit != NO_LIMIT,
         Q=chunk,
         BLOCK_H=block_h,
+        USE_PDL=bool(pdl),
         num_warps=4,
+        **pdl,
     )
-    return step, decay
+    return steps
+
+
+def _shared_arguments(x: Tensor, B: Tensor, steps: Tensor, cu_seqlens: Tensor, plan: Plan) -> dict[str, Any]:
+    """What the kernels after the time steps take."""
+    (length, heads, head_dim), (groups, state_size) = x.shape, B.shape[1:]
+    pdl = pdl_options(x.device)
+    return {
+        "p_x": x,
+        "p_B": B,
+        "p_steps": steps,
+        "p_cu_seqlens": cu_seqlens,
+        "length": length,
+        "stride_x_l": x.stride(0),
+        "stride_x_h": x.stride(1),
+        "stride_B_l": B.stride(0),
+        "stride_B_g": B.stride(1),
+        "H": heads,
+        "P": head_dim,
+        "N": state_size,
+        "HEADS_PER_GROUP": heads // groups,
+        "Q": plan.chunk,
+        "BLOCK_P": plan.block_p,
+        "BLOCK_N": plan.block_n,
+        "WHOLE": plan.is_whole,
+        "DOT": plan.dot,
+        "num_warps": 4,
+        "num_stages": plan.num_stages,
+        "USE_PDL": bool(pdl),
+    } | pdl
 
 
 def _segment_states(
-    x: Tensor,
-    B: Tensor,
-    cu_seqlens: Tensor,
-    step: Tensor,
-    decay: Tensor,
-    initial: Tensor | None,
-    has_initial: Tensor | None,
-    segment: int,
-    plan: Plan,
-) -> Tensor:
-    """The state that enters each segment: (L // segment + sequences, H, P, N), float32."""
-    (length, heads, head_dim), (groups, state_size) = x.shape, B.shape[1:]
-    sequences = cu_seqlens.shape[0] - 1
-    blocks = length // segment + sequences
-    states = x.new_empty(blocks, heads, head_dim, state_size, dtype=torch.float32)
-    total = x.new_empty(blocks, heads, dtype=torch.float32)
-    segment_state_kernel[heads * triton.cdiv(head_dim, plan.block_p), blocks](
-        p_x=x,
-        p_B=B,
-        p_dt=step,
-        p_decay=decay,
-        p_cu_seqlens=cu_seqlens,
-        p_states=states,
+    shared: dict[str, Any], programs: int, segments: int, segment: int, states: States, sequences: int
+) -> States:
+    """The states with, as the initial ones, those that enter each segment: (segments, H, P, N), float32."""
+    heads, head_dim, state_size = shared["H"], shared["P"], shared["N"]
+    entering = states.final.new_empty(segments, heads, head_dim, state_size, dtype=torch.float32)
+    total = states.final.new_empty(segments, heads, dtype=torch.float32)
+    segment_state_kernel[programs, segments](
+        p_states=entering, p_total=total, sequences=sequences, segment=segment, **shared
+    )
+    block = min(2048, triton.next_power_of_2(head_dim * state_size))
+    pass_states_kernel[triton.cdiv(head_dim * state_size, block), heads, sequences](
+        p_states=entering,
         p_total=total,
-        length=length,
-        sequences=sequences,
+        p_cu_seqlens=shared["p_cu_seqlens"],
         segment=segment,
-        stride_x_l=x.stride(0),
-        stride_x_h=x.stride(1),
-        stride_B_l=B.stride(0),
-        stride_B_g=B.stride(1),
         H=heads,
         P=head_dim,
         N=state_size,
-        HEADS_PER_GROUP=heads // groups,
-        Q=plan.chunk,
-        BLOCK_P=plan.block_p,
-        BLOCK_N=plan.block_n,
-        WHOLE=plan.is_whole,
-        DOT=plan.dot,
-        num_warps=4,
-        num_stages=plan.num_stages,
-    )
-    size, block = head_dim * state_size, min(2048, triton.next_power_of_2(head_dim * state_size))
-    pass_states_kernel[triton.cdiv(size, block), heads, sequences](
-        p_states=states,
-        p_total=total,
-        p_initial=initial,
-        p_has_initial=has_initial,
-        p_cu_seqlens=cu_seqlens,
-        segment=segment,
-        H=heads,
-        SIZE=size,
-        HAS_INITIAL=initial is not None,
-        HAS_MASK=has_initial is not None,
         BLOCK=block,
         num_warps=4,
+        **states.read(),
+        USE_PDL=shared["USE_PDL"],
+        **pdl_options(entering.device),
     )
-    return states
+    return replace(states, initial=entering, has_initial=None)

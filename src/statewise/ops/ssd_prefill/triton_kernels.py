@@ -8,7 +8,7 @@ float32 ones.
 import triton
 import triton.language as tl
 
-from statewise.ops.triton_common import silu, softplus
+from statewise.ops.triton_common import silu, softplus, wait_for_earlier_kernels
 
 
 @triton.jit
@@ -26,7 +26,24 @@ def find_block(p_cu_seqlens, i_block, size, sequences):
         i_high = tl.where(is_later, i_high, i_mid)
     begin = tl.load(p_cu_seqlens + i_low).to(tl.int64)
     end = tl.load(p_cu_seqlens + i_low + 1).to(tl.int64)
-    return i_low, begin, end, i_block - begin // size - i_low
+    return i_low + 0 * i_block, begin, end, i_block - begin // size - i_low  # a tensor, also for one sequence
+
+
+@triton.jit
+def find_state(p_slots, i_sequence, HAS_SLOTS: tl.constexpr):
+    """Which state is this sequence's: that of its slot, negative for a padded sequence, or that of its own number."""
+    return tl.load(p_slots + i_sequence).to(tl.int64) if HAS_SLOTS else i_sequence.to(tl.int64)
+
+
+@triton.jit
+def zero_tokens(p, stride, tokens, columns, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Zeros in ``tokens`` rows of ``columns`` values."""
+    o_t, o_c = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_C)
+    for i_t in range(0, tokens, BLOCK_T):
+        for i_c in range(0, columns, BLOCK_C):
+            m = (i_t + o_t < tokens)[:, None] & (i_c + o_c < columns)[None, :]
+            p_tile = p + (i_t + o_t).to(tl.int64)[:, None] * stride + (i_c + o_c)[None, :]
+            tl.store(p_tile, tl.zeros([BLOCK_T, BLOCK_C], p.dtype.element_ty), mask=m)
 
 
 @triton.jit
@@ -71,12 +88,25 @@ def add_to_state(b_state, b_x, b_B, b_weight, DOT: tl.constexpr):
 
 
 @triton.jit
+def load_steps(p_steps, tokens, Q: tl.constexpr):
+    """(decay, dt) of Q tokens. Past the last, dt is 0 and nothing decays further.
+
+    One load of pairs: two loads of Q values each would be done once for every thread that uses a value.
+    """
+    o_q = tl.arange(0, Q)
+    b_pair = tl.load(p_steps + 2 * tl.minimum(o_q, tokens - 1)[:, None] + tl.arange(0, 2)[None, :])
+    b_decay, b_dt = tl.split(b_pair)
+    return b_decay, tl.where(o_q < tokens, b_dt, 0.0)
+
+
+@triton.jit
 def time_step_kernel(
-    p_dt_raw, p_A, p_dt_bias, p_cu_seqlens, p_dt, p_decay,
+    p_dt_raw, p_A, p_dt_bias, p_cu_seqlens, p_steps,
     length, sequences, heads, dt_low, dt_high, stride_dt_l, stride_dt_h,
-    HAS_BIAS: tl.constexpr, HAS_LIMIT: tl.constexpr, Q: tl.constexpr, BLOCK_H: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_LIMIT: tl.constexpr, Q: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """dt, and the log2 of the decay since the start of each chunk, both (heads, length). One program a chunk, heads."""
+    """The log2 of the decay since the start of each chunk, and dt: (heads, length, 2). One program a chunk, heads."""
+    wait_for_earlier_kernels(USE_PDL)
     _, begin, end, i_chunk = find_block(p_cu_seqlens, tl.program_id(0), Q, sequences)
     o_t = begin + i_chunk.to(tl.int64) * Q + tl.arange(0, Q)
     o_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
@@ -92,81 +122,13 @@ def time_step_kernel(
     b_A = tl.load(p_A + o_h, mask=m_h, other=0.0).to(tl.float32) * 1.4426950408889634
     b_decay = tl.cumsum(b_dt * b_A[None, :], axis=0)
     o_out = o_h.to(tl.int64)[None, :] * length + o_t[:, None]
-    tl.store(p_dt + o_out, b_dt, mask=m_th)
-    tl.store(p_decay + o_out, b_decay, mask=m_th)
-
-
-@triton.jit
-def segment_state_kernel(
-    p_x, p_B, p_dt, p_decay, p_cu_seqlens, p_states, p_total,
-    length, sequences, segment, stride_x_l, stride_x_h, stride_B_l, stride_B_g,
-    H: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
-    Q: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, WHOLE: tl.constexpr,
-    DOT: tl.constexpr,
-):  # fmt: skip
-    """What a segment adds to the state, and the log2 of its decay; not a sequence's last. One program a tile of P, head
-    and segment."""
-    i_h, i_segment = tl.program_id(0) // tl.cdiv(P, BLOCK_P), tl.program_id(1)
-    _, begin, end, i_part = find_block(p_cu_seqlens, i_segment, segment, sequences)
-    begin += i_part.to(tl.int64) * segment
-    if begin + segment >= end:
-        return
-    o_q, o_n = tl.arange(0, Q), tl.arange(0, BLOCK_N)
-    o_p = (tl.program_id(0) % tl.cdiv(P, BLOCK_P)) * BLOCK_P + tl.arange(0, BLOCK_P)
-    p_x += begin * stride_x_l + i_h * stride_x_h
-    p_B += begin * stride_B_l + (i_h // HEADS_PER_GROUP) * stride_B_g
-    p_dt += i_h.to(tl.int64) * length + begin
-    p_decay += i_h.to(tl.int64) * length + begin
-
-    b_state = tl.zeros([BLOCK_N, BLOCK_P], tl.float32)
-    total = 0.0
-    for _ in range(segment // Q):
-        b_x = load_tokens(p_x, stride_x_l, Q, o_p, P, Q, WHOLE, DOT)
-        b_B = load_tokens(p_B, stride_B_l, Q, o_n, N, Q, WHOLE, DOT)
-        last = tl.load(p_decay + Q - 1)
-        b_weight = tl.exp2(last - tl.load(p_decay + o_q)) * tl.load(p_dt + o_q)
-        b_state = add_to_state(b_state * tl.exp2(last), b_x, b_B, b_weight, DOT)
-        total += last
-        p_x += Q * stride_x_l
-        p_B += Q * stride_B_l
-        p_dt += Q
-        p_decay += Q
-    i_row = i_segment.to(tl.int64) * H + i_h
-    o_state = i_row * P * N + o_p[None, :] * N + o_n[:, None]
-    tl.store(p_states + o_state, b_state, mask=(o_n < N)[:, None] & (o_p < P)[None, :])
-    tl.store(p_total + i_row, total)
-
-
-@triton.jit
-def pass_states_kernel(
-    p_states, p_total, p_initial, p_has_initial, p_cu_seqlens, segment,
-    H: tl.constexpr, SIZE: tl.constexpr, HAS_INITIAL: tl.constexpr, HAS_MASK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Replace what each segment adds by the state that enters it. One program a block of the state, head, sequence."""
-    i_h, i_sequence = tl.program_id(1), tl.program_id(2)
-    begin = tl.load(p_cu_seqlens + i_sequence).to(tl.int64)
-    end = tl.load(p_cu_seqlens + i_sequence + 1).to(tl.int64)
-    count = tl.maximum(tl.cdiv(end - begin, segment), 1)
-    o_s = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    m_s = o_s < SIZE
-    b_state = tl.zeros([BLOCK], tl.float32)
-    if HAS_INITIAL:
-        has = tl.load(p_has_initial + i_sequence) != 0 if HAS_MASK else True
-        o_initial = (i_sequence.to(tl.int64) * H + i_h) * SIZE + o_s
-        b_state = tl.load(p_initial + o_initial, mask=m_s & has, other=0.0).to(tl.float32)
-    i_row = (begin // segment + i_sequence) * H + i_h
-    for i in range(count):
-        m_own = m_s & (i < count - 1)
-        b_own = tl.load(p_states + i_row * SIZE + o_s, mask=m_own, other=0.0)
-        total = tl.load(p_total + i_row, mask=i < count - 1, other=0.0)
-        tl.store(p_states + i_row * SIZE + o_s, b_state, mask=m_s)
-        b_state = tl.exp2(total) * b_state + b_own
-        i_row += H
+    tl.store(p_steps + 2 * o_out, b_decay, mask=m_th)
+    tl.store(p_steps + 2 * o_out + 1, b_dt, mask=m_th)
 
 
 @triton.jit
 def scan_chunk(
-    b_state, p_x, p_B, p_C, p_dt, p_decay, p_z, p_y, D, tokens, o_p, o_n,
+    b_state, p_x, p_B, p_C, p_steps, p_z, p_y, D, tokens, o_p, o_n,
     stride_x_l, stride_B_l, stride_C_l, stride_z_l,
     P: tl.constexpr, N: tl.constexpr, STRIDE_Y: tl.constexpr, HAS_D: tl.constexpr, HAS_Z: tl.constexpr,
     Q: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
@@ -176,17 +138,17 @@ def scan_chunk(
     b_C = load_tokens(p_C, stride_C_l, tokens, o_n, N, Q, WHOLE, DOT)
     b_B = load_tokens(p_B, stride_B_l, tokens, o_n, N, Q, WHOLE, DOT)
     b_x = load_tokens(p_x, stride_x_l, tokens, o_p, P, Q, WHOLE, DOT)
-    b_dt = tl.load(p_dt + o_q, mask=o_q < tokens, other=0.0)
-    b_decay = tl.load(p_decay + tl.minimum(o_q, tokens - 1))  # past the end dt = 0 and nothing decays
-    last = tl.load(p_decay + tokens - 1)
+    b_decay, b_dt = load_steps(p_steps, tokens, Q)
+    last = tl.load(p_steps + 2 * (tokens - 1))
 
     b_CB = multiply(b_C, tl.trans(b_B), tl.zeros([Q, Q], tl.float32), DOT)
     b_y = multiply(b_C, round_operand(b_state, DOT), tl.zeros([Q, o_p.shape[0]], tl.float32), DOT)
     b_gap = tl.where(o_q[:, None] >= o_q[None, :], b_decay[:, None] - b_decay[None, :], float("-inf"))
     b_mix = round_operand(b_CB * tl.exp2(b_gap) * b_dt[None, :], DOT)
-    b_y = multiply(b_mix, b_x, b_y * tl.exp2(b_decay)[:, None], DOT)
-    b_state = add_to_state(b_state * tl.exp2(last), b_x, b_B, tl.exp2(last - b_decay) * b_dt, DOT)
-
+    b_y *= tl.exp2(b_decay)[:, None]
+    b_y = multiply(b_mix, b_x, b_y, DOT)
+    b_state *= tl.exp2(last)
+    b_state = add_to_state(b_state, b_x, b_B, tl.exp2(last - b_decay) * b_dt, DOT)
     if HAS_D:
         b_y += D * b_x.to(tl.float32)
     if HAS_Z:
@@ -201,15 +163,21 @@ def scan_chunk(
 
 @triton.jit
 def scan_kernel(
-    p_x, p_B, p_C, p_dt, p_decay, p_D, p_z, p_initial, p_has_initial, p_cu_seqlens, p_y, p_final,
-    length, sequences, segment,
-    stride_x_l, stride_x_h, stride_B_l, stride_B_g, stride_C_l, stride_C_g, stride_z_l, stride_z_h,
+    p_x, p_B, p_C, p_steps, p_D, p_z, p_initial, p_has_initial, p_slots, p_cu_seqlens, p_y, p_final,
+    length, sequences, segment, reads_initial, stride_x_h, stride_B_g, stride_C_g, stride_z_l, stride_z_h,
+    stride_i_s, stride_i_h, stride_i_p, stride_f_s, stride_f_h, stride_f_p,
+    stride_x_l: tl.constexpr, stride_B_l: tl.constexpr, stride_C_l: tl.constexpr,
     H: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
-    HAS_INITIAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_D: tl.constexpr, HAS_Z: tl.constexpr,
-    SEGMENTED: tl.constexpr, Q: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, WHOLE: tl.constexpr,
-    DOT: tl.constexpr,
+    HAS_MASK: tl.constexpr, HAS_SLOTS: tl.constexpr, HAS_D: tl.constexpr,
+    HAS_Z: tl.constexpr, SEGMENTED: tl.constexpr, Q: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
+    WHOLE: tl.constexpr, DOT: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """Outputs and final states. One program a tile of P, head and segment or sequence: its state stays in registers."""
+    """Outputs and final states. One program a tile of P, head and segment or sequence: its state stays in registers.
+
+    Those are short: the strides of tokens, the same at every call of a model, are constants, so that a tile needs one
+    address and not one a row.
+    """
+    wait_for_earlier_kernels(USE_PDL)
     i_h, i_block = tl.program_id(0) // tl.cdiv(P, BLOCK_P), tl.program_id(1)
     if SEGMENTED:
         i_sequence, begin, sequence_end, i_part = find_block(p_cu_seqlens, i_block, segment, sequences)
@@ -222,46 +190,47 @@ def scan_kernel(
         begin = tl.load(p_cu_seqlens + i_sequence).to(tl.int64)
         sequence_end = tl.load(p_cu_seqlens + i_sequence + 1).to(tl.int64)
         end = sequence_end
+    tokens = (end - begin).to(tl.int32)
+    i_slot = find_state(p_slots, i_sequence, HAS_SLOTS)
     o_n = tl.arange(0, BLOCK_N)
     o_p = (tl.program_id(0) % tl.cdiv(P, BLOCK_P)) * BLOCK_P + tl.arange(0, BLOCK_P)
     m_state = (o_n < N)[:, None] & (o_p < P)[None, :]
-    o_state = i_h * (P * N) + o_p[None, :] * N + o_n[:, None]
+    p_y += (begin * H + i_h) * P
+    if HAS_SLOTS:  # noqa: SIM102 - decided at compile time, the next line on the device
+        if i_slot < 0:
+            zero_tokens(p_y, H * P, tokens, P, Q, BLOCK_P)
+            return
 
-    b_state = tl.zeros([BLOCK_N, BLOCK_P], tl.float32)
-    if HAS_INITIAL:
-        m_initial = m_state
-        if HAS_MASK:
-            m_initial = m_state & (tl.load(p_has_initial + i_sequence) != 0)
-        b_state = tl.load(p_initial + i_block.to(tl.int64) * (H * P * N) + o_state, mask=m_initial, other=0.0)
-        b_state = b_state.to(tl.float32)
+    # Whether anything is read is a matter of run time: zeros known at compile time spilled registers in the loop.
+    has = tl.load(p_has_initial + i_sequence) != 0 if HAS_MASK else reads_initial != 0
+    i_initial = i_block.to(tl.int64) if SEGMENTED else i_slot
+    p_from = p_initial + i_initial * stride_i_s + i_h * stride_i_h + o_p[None, :] * stride_i_p + o_n[:, None]
+    b_state = tl.load(p_from, mask=m_state & has, other=0.0).to(tl.float32)
     D = tl.load(p_D + i_h).to(tl.float32) if HAS_D else 0.0
 
     p_x += begin * stride_x_l + i_h * stride_x_h
     p_B += begin * stride_B_l + (i_h // HEADS_PER_GROUP) * stride_B_g
     p_C += begin * stride_C_l + (i_h // HEADS_PER_GROUP) * stride_C_g
-    p_y += (begin * H + i_h) * P
-    p_dt += i_h.to(tl.int64) * length + begin
-    p_decay += i_h.to(tl.int64) * length + begin
+    p_steps += 2 * (i_h.to(tl.int64) * length + begin)
     if HAS_Z:
         p_z += begin * stride_z_l + i_h * stride_z_h
-    tokens = (end - begin).to(tl.int32)
     for _ in range(tokens // Q):
         b_state = scan_chunk(
-            b_state, p_x, p_B, p_C, p_dt, p_decay, p_z, p_y, D, Q, o_p, o_n,
+            b_state, p_x, p_B, p_C, p_steps, p_z, p_y, D, Q, o_p, o_n,
             stride_x_l, stride_B_l, stride_C_l, stride_z_l, P, N, H * P, HAS_D, HAS_Z, Q, WHOLE, DOT,
         )  # fmt: skip
         p_x += Q * stride_x_l
         p_B += Q * stride_B_l
         p_C += Q * stride_C_l
         p_y += Q * (H * P)
-        p_dt += Q
-        p_decay += Q
+        p_steps += 2 * Q
         if HAS_Z:
             p_z += Q * stride_z_l
     if tokens % Q > 0:
         b_state = scan_chunk(
-            b_state, p_x, p_B, p_C, p_dt, p_decay, p_z, p_y, D, tokens % Q, o_p, o_n,
+            b_state, p_x, p_B, p_C, p_steps, p_z, p_y, D, tokens % Q, o_p, o_n,
             stride_x_l, stride_B_l, stride_C_l, stride_z_l, P, N, H * P, HAS_D, HAS_Z, Q, False, DOT,
         )  # fmt: skip
     if end == sequence_end:
-        tl.store(p_final + i_sequence.to(tl.int64) * (H * P * N) + o_state, b_state, mask=m_state)
+        p_to = p_final + i_slot * stride_f_s + i_h * stride_f_h + o_p[None, :] * stride_f_p + o_n[:, None]
+        tl.store(p_to, b_state.to(p_final.dtype.element_ty), mask=m_state)
