@@ -100,7 +100,7 @@ class Case:
                 xBC, dt, z, **pool, **weights, **self.options, **options, window=self.window,
                 read_slots=read, write_slots=own, backend=backend,
             )  # fmt: skip
-            outputs.append(y.cpu())
+            outputs.append(y.to("cpu", copy=True))
             if self.window > 1:
                 trackers = (pool["ring_start"], pool["pending"], own)
                 advance_trackers(*trackers, tokens=1, accepted=1, window=self.window, ring_rows=self.window + 1)
@@ -113,9 +113,10 @@ def launched(request, monkeypatch):
     """Both ways to launch it with a ring: convolution, step, norm; and append, output, norm."""
     mixer = importlib.import_module("statewise.ops.mixer_step.triton")
     step = importlib.import_module("statewise.ops.checkpointed_step.triton")
-    chosen = step.launch_parameters
+    fused = request.param == "fused"
     for module in (mixer, step):
-        monkeypatch.setattr(module, "launch_parameters", lambda *a: replace(chosen(*a), fused=request.param == "fused"))
+        chosen = module.launch_parameters
+        monkeypatch.setattr(module, "launch_parameters", lambda *a, chosen=chosen: replace(chosen(*a), fused=fused))
 
 
 def check(case: Case, **options):
@@ -164,8 +165,13 @@ def test_scratch_of_a_larger_batch_does(launched):
     case = Case(*SMALL[0], 2, torch.float32, torch.float32)
     d = case.d
     scratch = Scratch.allocate(5, d.heads, d.head_dim, d.groups, d.state_size, case.window, torch.float32, DEVICE)
-    fresh, with_scratch = case.run("triton")[0], case.run("triton", scratch=scratch)[0]
-    assert torch.equal(fresh.nan_to_num(), with_scratch.nan_to_num())
+    fresh = case.run("triton")[0].nan_to_num()
+    assert torch.equal(fresh, case.run("triton", scratch=scratch)[0].nan_to_num())
+    out = torch.empty(2, d.heads * d.head_dim, device=DEVICE)
+    for backend in ("triton", "torch"):
+        last = case.run(backend, scratch=scratch, out=out)[0][-1]
+        assert torch.equal(out.cpu().nan_to_num(), last.nan_to_num())
+    assert torch.equal(fresh, case.run("triton", scratch=scratch, out=out)[0].nan_to_num())
 
 
 def test_what_does_not_fit_is_named():

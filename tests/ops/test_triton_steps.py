@@ -67,11 +67,11 @@ class Case:
                 return t
             return (t.to(dtype) if dtype and t.is_floating_point() else t.clone()).to(device)
 
-        pool = {k: place(v) for k, v in self.pool.items()}
+        pool = {k: padded(place(v)) for k, v in self.pool.items()}
         index = torch.arange(len(self.order)) if index is None else index
         row = {k: place(strided(v[index])) for k, v in self.inputs.items()}
         options = {k: place(v[index] if k == "z" and v is not None else v) for k, v in self.options.items()}
-        slots = place(self.order[index])
+        slots = place(torch.stack([self.order[index], torch.full_like(self.order[index], -1)], 1))[:, 0]
         args = (row["x"], row["dt"], place(self.A), row["B"], row["C"])
         if window == 1:
             gate = options["z"] if options["z"] is None else options["z"][:, 0]
@@ -87,6 +87,16 @@ def strided(t):
     wide = torch.full((*t.shape[:-1], 2 * t.shape[-1] + 3), NAN, dtype=t.dtype)
     wide[..., 1 : 1 + t.shape[-1]] = t
     return wide[..., 1 : 1 + t.shape[-1]]
+
+
+def padded(t):
+    """The same numbers in pages with a gap of NaN between them, as a pool that aligns its pages has them."""
+    if t.dim() == 1:
+        return t
+    page = t[0].numel()
+    memory = torch.full((t.shape[0], page + 16), NAN, dtype=t.dtype, device=t.device)
+    memory[:, :page] = t.flatten(1)
+    return memory[:, :page].view(t.shape)
 
 
 @pytest.fixture(params=["fused", "split"])

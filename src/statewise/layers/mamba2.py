@@ -91,6 +91,7 @@ class Mamba2Mixer(nn.Module):
             **norm,
             rand_seed=cache.rand_seed,
             rand_layer=cache.layer_index,
+            out=None if scratch is None else scratch.normed[: slots.shape[0]],
             scratch=scratch,
             prefetch=True,  # the matrix product in front, an ordinary launch, writes none of the caches
         )

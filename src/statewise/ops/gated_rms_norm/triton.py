@@ -15,7 +15,7 @@ MAX_GROUP = 32768  # channels of one group that still fit the registers of a pro
 @triton.jit(do_not_specialize=["rows"])
 def gated_rms_norm_kernel(
     p_x, p_z, p_weight, p_out,
-    rows, channels, stride_x, stride_z, eps,
+    rows, channels, stride_x, stride_z, stride_out, eps,
     SPAN: tl.constexpr, HAS_Z: tl.constexpr, HAS_WEIGHT: tl.constexpr, NORM_BEFORE_GATE: tl.constexpr,
     USE_PDL: tl.constexpr, PREFETCH: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -40,7 +40,7 @@ def gated_rms_norm_kernel(
         b_y = b_y * tl.rsqrt(b_mean + eps)[:, None] * b_weight[None, :]
         if HAS_Z and NORM_BEFORE_GATE:
             b_y *= b_gate
-    tl.store(p_out + o_row[:, None] * channels + o_d[None, :], b_y.to(p_out.dtype.element_ty), mask=mask)
+    tl.store(p_out + o_row[:, None] * stride_out + o_d[None, :], b_y.to(p_out.dtype.element_ty), mask=mask)
 
 
 def launch_parameters(span: int) -> tuple[int, int, int]:
@@ -57,24 +57,26 @@ def gated_rms_norm(
     eps: float,
     group_size: int,
     norm_before_gate: bool,
+    out: Tensor | None = None,
     prefetch: bool = False,
 ) -> Tensor:
     channels = x.shape[-1]
     expect_no_double("gated_rms_norm", x)
-    expect_last_contiguous("gated_rms_norm", x=x, z=z, weight=weight)
+    expect_last_contiguous("gated_rms_norm", x=x, z=z, weight=weight, out=out)
     fits = weight is None or group_size <= MAX_GROUP
     expect(fits, "gated_rms_norm", f"group_size {group_size}, the triton backend takes up to {MAX_GROUP}")
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     if out.numel() == 0:
         return out
     x_rows = _rows("x", x)
-    z_rows = None if z is None else _rows("z", z)
+    z_rows, out_rows = None if z is None else _rows("z", z), _rows("out", out)
     span = min(channels, 1024) if weight is None else group_size  # without a norm any cut of the channels will do
     block_r, block_d, num_warps = launch_parameters(span)
     rows, pdl = x_rows.shape[0], pdl_options(x.device)
     gated_rms_norm_kernel[(triton.cdiv(rows, block_r), triton.cdiv(channels, span))](
-        p_x=x_rows, p_z=z_rows, p_weight=weight, p_out=out,
-        rows=rows, channels=channels, stride_x=x_rows.stride(0), stride_z=0 if z_rows is None else z_rows.stride(0),
+        p_x=x_rows, p_z=z_rows, p_weight=weight, p_out=out_rows,
+        rows=rows, channels=channels, stride_x=x_rows.stride(0), stride_out=out_rows.stride(0),
+        stride_z=0 if z_rows is None else z_rows.stride(0),
         eps=eps,
         SPAN=span, HAS_Z=z is not None, HAS_WEIGHT=weight is not None, NORM_BEFORE_GATE=norm_before_gate,
         BLOCK_R=block_r, BLOCK_D=block_d, num_warps=num_warps, PREFETCH=prefetch, USE_PDL=bool(pdl), **pdl,

@@ -35,6 +35,7 @@ def mixer_step(
     norm_before_gate: bool = False,
     rand_seed: Tensor | None = None,
     rand_layer: int = 0,
+    out: Tensor | None = None,
     scratch: Scratch | None = None,
     prefetch: bool = False,
     backend: str = "torch",
@@ -48,7 +49,7 @@ def mixer_step(
     A, D, dt_bias: (H,).  norm_weight: (H * P,) or None; eps, group_size, norm_before_gate: as in `gated_rms_norm`.
     state to prefetch: as in `checkpointed_step`; the convolution window is that of ``write_slots``, and the promise of
     prefetch includes it. -1 in either slot marks a padded row: it reads and writes nothing, its y is zero.
-    scratch: of at least B rows, or None: it is allocated.
+    out: (B, H * P), where the result goes, or None: it is allocated.  scratch: of at least B rows, or None: likewise.
 
     Returns (B, H * P) in xBC's dtype. Raises ArgumentError where shapes do not fit, and what the three ops raise.
     """
@@ -71,6 +72,7 @@ def mixer_step(
         conv_bias=(conv_bias, (channels,)),
         conv_window=(conv_window, (state.shape[0], channels, width - 1)),
         norm_weight=(norm_weight, (inner,)),
+        out=(out, (xBC.shape[0], inner)),
     )
     group_size = inner if group_size is None else group_size
     divides = group_size > 0 and inner % group_size == 0
@@ -101,6 +103,7 @@ def mixer_step(
         norm_before_gate=norm_before_gate,
         rand_seed=rand_seed,
         rand_layer=rand_layer,
+        out=out,
         scratch=scratch,
         prefetch=prefetch,
     )

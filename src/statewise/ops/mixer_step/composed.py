@@ -28,6 +28,7 @@ def composed(
         eps: float = 1e-5,
         group_size: int | None = None,
         norm_before_gate: bool = False,
+        out: Tensor | None = None,
         scratch: object = None,  # of no use here
         **options: Any,
     ) -> Tensor:
@@ -48,6 +49,7 @@ def composed(
             write_slots=write_slots,
             **options,
         )
-        return norm(y.flatten(1), z, norm_weight, eps=eps, group_size=group_size, norm_before_gate=norm_before_gate)
+        y = norm(y.flatten(1), z, norm_weight, eps=eps, group_size=group_size, norm_before_gate=norm_before_gate)
+        return y if out is None else out.copy_(y)
 
     return mixer_step

@@ -13,6 +13,7 @@ class Scratch(NamedTuple):
 
     convolved: Tensor  # (B, H * P + 2 * G * N), activation dtype
     y: Tensor  # (B, H, P), activation dtype
+    normed: Tensor  # (B, H * P), activation dtype: for the caller, who may have the result put there
     coefficients: Tensor  # float32, `scratch_size` of them
 
     @classmethod
@@ -31,5 +32,6 @@ class Scratch(NamedTuple):
         return cls(
             torch.empty(batch, heads * head_dim + 2 * groups * state_size, dtype=dtype, device=device),
             torch.empty(batch, heads, head_dim, dtype=dtype, device=device),
+            torch.empty(batch, heads * head_dim, dtype=dtype, device=device),
             torch.empty(scratch_size(batch, heads, window), dtype=torch.float32, device=device),
         )

@@ -3,29 +3,44 @@
 Append, output and norm; at small batches and for the plain step convolution, step and norm.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
+from statewise.ops import tuning
 from statewise.ops.causal_conv.triton import causal_conv_step
-from statewise.ops.checkpointed_step.triton import (
-    Pages,
-    checkpointed_step,
-    coefficient_buffers,
-    launch_output,
-    launch_parameters,
-    split_parameters,
-)
+from statewise.ops.checkpointed_step import triton as step
+from statewise.ops.checkpointed_step.triton import Pages, checkpointed_step, coefficient_buffers, launch_output
 from statewise.ops.common import NO_LIMIT, expect
 from statewise.ops.gated_rms_norm.triton import gated_rms_norm
 from statewise.ops.mixer_step.scratch import Scratch
 from statewise.ops.mixer_step.triton_append import append_kernel
 from statewise.ops.state_step.triton import state_step
 from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, pdl_options
+from statewise.ops.tuning import StepShape
 
-BLOCK_X, APPEND_WARPS = 1024, 4
+OP = "mixer_step"
+
+
+@dataclass(frozen=True)
+class Launch(step.Launch):
+    """How a step with a ring is launched. fused: convolution and one kernel, else append and output kernel."""
+
+    block_x: int = 1024  # channels of x of a program of the append kernel
+    append_warps: int = 4
+
+
+def launch_parameters(rows: int, shape: StepShape, device: torch.device | None) -> Launch:
+    """For so many (row, head) pairs: as measured on this GPU, or else by `rule`."""
+    return tuning.lookup(OP, Launch, rows, shape, device) or rule(rows, shape)
+
+
+def rule(rows: int, shape: StepShape) -> Launch:
+    """That of the checkpointed step; its output kernel is the append kernel's too."""
+    return Launch(**vars(step.rule(rows, shape)))
 
 
 def mixer_step(
@@ -55,12 +70,12 @@ def mixer_step(
     norm_before_gate: bool,
     rand_seed: Tensor | None,
     rand_layer: int,
+    out: Tensor | None,
     scratch: Scratch | None,
     prefetch: bool,
 ) -> Tensor:
     batch, (heads, head_dim, state_size) = xBC.shape[0], state.shape[1:]
     groups = (xBC.shape[1] - heads * head_dim) // (2 * state_size)
-    norm = (z, norm_weight, eps, group_size, norm_before_gate)
     if scratch is None:
         shape = (batch, heads, head_dim, groups, state_size, window)
         scratch = Scratch.allocate(*shape, xBC.dtype, xBC.device)
@@ -69,27 +84,30 @@ def mixer_step(
     y, convolved = scratch.y[:batch], scratch.convolved[:batch]
     x, B, C = convolved.split([heads * head_dim, groups * state_size, groups * state_size], 1)
     x, (B, C) = x.unflatten(1, (heads, head_dim)), (t.unflatten(1, (groups, state_size)) for t in (B, C))
-    rows, itemsize = batch * heads, state.element_size()
     options: tuple[Any, ...] = (read_slots, write_slots, D, None, dt_bias, dt_limit, rand_seed, rand_layer)
     ring: tuple[Any, ...] = (x_ring, B_ring, dt_ring, ring_start, pending, window)
-    if window == 1 or launch_parameters(rows, head_dim, state_size, itemsize, prefetch).fused:
+    pages = Pages._make((state, *ring, read_slots, write_slots, rand_seed, rand_layer))
+    run = launch_parameters(batch * heads, pages.shape(xBC, groups, prefetch), xBC.device)
+    if window == 1 or run.fused:
         own = write_slots if read_slots is write_slots else torch.where(read_slots < 0, -1, write_slots)
         causal_conv_step(xBC, conv_weight, conv_window, own, conv_bias, "silu", convolved, prefetch)
         if window == 1:
-            state_step(x, dt, A, B, C, state, *options, y, prefetch)
+            plain: tuple[Any, ...] = (x, dt, A, B, C, state, *options, y, prefetch)
+            state_step(*plain)
         else:
-            inputs: tuple[Any, ...] = (x[:, None], dt[:, None], A, B[:, None], C[:, None], state, *ring, *options)
-            checkpointed_step(*inputs, y[:, None], None, prefetch)
+            inputs = (x[:, None], dt[:, None], A, B[:, None], C[:, None], state)
+            arguments: tuple[Any, ...] = (*inputs, *ring, *options, y[:, None], None, prefetch, run)
+            checkpointed_step(*arguments)
     else:
-        pages = Pages._make((state, *ring, read_slots, write_slots, rand_seed, rand_layer))
         mix, fold = coefficient_buffers(scratch.coefficients, batch, heads, window, xBC.device)
         weights = (conv_weight, conv_bias, A, D, dt_bias, dt_limit)
-        _launch_append(pages, xBC, dt, conv_window, *weights, C, mix, fold, prefetch)
-        launch_output(split_parameters(rows, head_dim, state_size, itemsize), pages, None, C, None, y, mix, fold)
-    return gated_rms_norm(y.flatten(1), *norm, prefetch)
+        _launch_append(run, pages, xBC, dt, conv_window, *weights, C, mix, fold, prefetch)
+        launch_output(run, pages, None, C, None, y, mix, fold)
+    return gated_rms_norm(y.flatten(1), z, norm_weight, eps, group_size, norm_before_gate, out, prefetch)
 
 
 def _launch_append(
+    run: Launch,
     pages: Pages,
     xBC: Tensor,
     dt: Tensor,
@@ -112,7 +130,7 @@ def _launch_append(
     if xBC.numel() == 0:
         return
     pdl = pdl_options(xBC.device)
-    append_kernel[groups + triton.cdiv(heads * head_dim, BLOCK_X), xBC.shape[0]](
+    append_kernel[groups + triton.cdiv(heads * head_dim, run.block_x), xBC.shape[0]](
         p_xBC=xBC, p_dt=dt, p_weight=weight, p_bias=bias, p_window=conv_window, p_A=A, p_D=D, p_dt_bias=dt_bias,
         p_C=C, p_mix=mix, p_fold=fold, dt_low=dt_limit[0], dt_high=dt_limit[1],
         stride_xBC=xBC.stride(0), stride_C_b=C.stride(0), stride_dt_b=dt.stride(0), stride_dt_h=dt.stride(1),
@@ -121,6 +139,6 @@ def _launch_append(
         **pages.places(), **pages.rings(), **pages.x_rings(),
         H=heads, P=head_dim, N=state_size, G=groups, K=weight.shape[1], CONV_BIAS=bias is not None,
         HAS_D=D is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != NO_LIMIT, PREFETCH=prefetch,
-        BLOCK_X=BLOCK_X, BLOCK_H=triton.next_power_of_2(heads // groups), BLOCK_N=triton.next_power_of_2(state_size),
-        num_warps=APPEND_WARPS, USE_PDL=bool(pdl), **pdl,
+        BLOCK_X=run.block_x, BLOCK_H=triton.next_power_of_2(heads // groups), BLOCK_N=triton.next_power_of_2(state_size),
+        num_warps=run.append_warps, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip
