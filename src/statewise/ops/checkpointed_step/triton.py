@@ -7,11 +7,13 @@ import torch
 import triton
 from torch import Tensor
 
+from statewise.ops import tuning
 from statewise.ops.checkpointed_step.scratch import block_w, scratch_size
 from statewise.ops.checkpointed_step.triton_fused import fused_kernel
 from statewise.ops.checkpointed_step.triton_split import coefficients_kernel, output_kernel
 from statewise.ops.common import NO_LIMIT, expect
 from statewise.ops.triton_common import INTERPRETED, expect_last_contiguous, expect_no_double, pdl_options
+from statewise.ops.tuning import StepShape
 
 OP = "checkpointed_step"
 
@@ -31,28 +33,31 @@ class Launch:
         return triton.cdiv(out.shape[-1], self.block_p), out.shape[-2], out.shape[0]
 
 
-def launch_parameters(rows: int, head_dim: int, state_size: int, itemsize: int, prefetch: bool) -> Launch:
-    """For so many (row, head) pairs. From measurements on an H200 with 128 states; see docs/log.md.
+def launch_parameters(rows: int, shape: StepShape, device: torch.device | None) -> Launch:
+    """For so many (row, head) pairs: as measured on this GPU, or else by `rule`."""
+    return tuning.lookup(OP, Launch, rows, shape, device) or rule(rows, shape)
+
+
+def rule(rows: int, shape: StepShape) -> Launch:
+    """From measurements on an H200 with 128 states; see docs/log.md.
 
     One kernel pays while restoring states is hidden behind the kernel in front (prefetch), or where launches are all
     that counts.
     """
-    if rows <= (1024 if prefetch else 256):
-        return Launch(True, _block_p(2048 if rows <= 128 else 4096, head_dim, state_size))
-    return split_parameters(rows, head_dim, state_size, itemsize)
+    if rows <= (1024 if shape.prefetch else 256):
+        return Launch(True, _block_p(2048 if rows <= 128 else 4096, shape))
+    return split_rule(rows, shape)
 
 
-def split_parameters(rows: int, head_dim: int, state_size: int, itemsize: int) -> Launch:
-    """As `launch_parameters`, of two kernels. 16-bit states want larger tiles once the batch fills the device."""
+def split_rule(rows: int, shape: StepShape) -> Launch:
+    """As `rule`, of two kernels. 16-bit states want larger tiles once the batch fills the device."""
     is_large = rows >= 8192
-    return Launch(
-        False, _block_p(4096 if is_large and itemsize == 2 else 2048, head_dim, state_size), 16 if is_large else 8
-    )
+    return Launch(False, _block_p(4096 if is_large and shape.state_bytes == 2 else 2048, shape), 16 if is_large else 8)
 
 
-def _block_p(size: int, head_dim: int, state_size: int) -> int:
+def _block_p(size: int, shape: StepShape) -> int:
     """Channels of a tile of so many numbers, enough for the matrix units."""
-    return max(16, min(64, size // triton.next_power_of_2(state_size), triton.next_power_of_2(head_dim)))
+    return max(16, min(64, size // triton.next_power_of_2(shape.state_size), triton.next_power_of_2(shape.head_dim)))
 
 
 class Pages(NamedTuple):
@@ -85,6 +90,12 @@ class Pages(NamedTuple):
             ring_start=self.ring_start,
             pending=self.pending,
         )
+
+    def shape(self, x: Tensor, groups: int, prefetch: bool) -> StepShape:
+        """What decides about the launch. x: anything of the activation dtype."""
+        heads, head_dim, state_size = self.state.shape[1:]
+        itemsizes = self.state.element_size(), x.element_size()
+        return StepShape(head_dim, state_size, *itemsizes, heads // groups, block_w(self.window), prefetch)
 
     def places(self) -> dict[str, Any]:
         """Kernel arguments: who is where."""
@@ -161,8 +172,10 @@ def checkpointed_step(
     out: Tensor | None = None,
     scratch: Tensor | None = None,
     prefetch: bool = False,
+    run: Launch | None = None,
 ) -> Tensor:
-    (batch, tokens, heads, head_dim), (groups, state_size) = x.shape, B.shape[2:]
+    """run: how it is launched; None: as `launch_parameters` says."""
+    (batch, tokens, heads, _), (groups, state_size) = x.shape, B.shape[2:]
     expect(tokens == 1, OP, f"T is {tokens}, the triton backend takes T = 1; backends torch and reference take more")
     pages = Pages(
         state, x_ring, B_ring, dt_ring, ring_start, pending, window, read_slots, write_slots, rand_seed, rand_layer
@@ -172,7 +185,8 @@ def checkpointed_step(
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     if out.numel() == 0:
         return out
-    run = launch_parameters(batch * heads, head_dim, state_size, state.element_size(), prefetch)
+    if run is None:
+        run = launch_parameters(batch * heads, pages.shape(x, groups, prefetch), x.device)
     inputs = {
         "p_dt": dt, "p_A": A, "p_B": B, "p_C": C, "p_D": D, "p_dt_bias": dt_bias,
         "dt_low": dt_limit[0], "dt_high": dt_limit[1], "stride_dt_b": dt.stride(0), "stride_dt_h": dt.stride(2),

@@ -139,6 +139,6 @@ def _launch_append(
         **pages.places(), **pages.rings(), **pages.x_rings(),
         H=heads, P=head_dim, N=state_size, G=groups, K=weight.shape[1], CONV_BIAS=bias is not None,
         HAS_D=D is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != NO_LIMIT, PREFETCH=prefetch,
-        BLOCK_X=run.block_x, BLOCK_H=triton.next_power_of_2(heads // groups), BLOCK_N=triton.next_power_of_2(state_size),
-        num_warps=run.append_warps, USE_PDL=bool(pdl), **pdl,
+        BLOCK_X=run.block_x, BLOCK_H=triton.next_power_of_2(heads // groups),
+        BLOCK_N=triton.next_power_of_2(state_size), num_warps=run.append_warps, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip

@@ -1,10 +1,13 @@
 """The plain step on an NVIDIA GPU: a program a row, head and tile of channels; the state passes registers once."""
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from statewise.ops import tuning
 from statewise.ops.common import NO_LIMIT
 from statewise.ops.triton_common import (
     expect_last_contiguous,
@@ -16,6 +19,7 @@ from statewise.ops.triton_common import (
     wait,
 )
 from statewise.ops.triton_rounding import as_written
+from statewise.ops.tuning import StepShape
 
 
 @triton.jit(do_not_specialize=["rand_layer"])
@@ -73,13 +77,27 @@ def state_step_kernel(
     tl.store(p_o, b_y.to(p_out.dtype.element_ty), mask=m_p)
 
 
-def launch_parameters(rows: int, head_dim: int, itemsize: int) -> tuple[int, int]:
-    """(BLOCK_P, num_warps) for so many (row, head) pairs. From measurements on an H200; see docs/log.md."""
-    if itemsize == 4 or rows <= 128:
+@dataclass(frozen=True)
+class Launch:
+    """How a step is launched. prefetch: whether it makes use of the caller's promise."""
+
+    block_p: int
+    num_warps: int
+    prefetch: bool
+
+
+def launch_parameters(rows: int, shape: StepShape, device: torch.device | None) -> Launch:
+    """For so many (row, head) pairs: as measured on this GPU, or else by `rule`."""
+    return tuning.lookup("state_step", Launch, rows, shape, device) or rule(rows, shape)
+
+
+def rule(rows: int, shape: StepShape) -> Launch:
+    """From measurements on an H200; see docs/log.md."""
+    if shape.state_bytes == 4 or rows <= 128:
         block, warps = 16, 4
     else:
         block, warps = (32, 4) if rows <= 512 else (16, 2)
-    return min(triton.next_power_of_2(head_dim), block), warps
+    return Launch(min(triton.next_power_of_2(shape.head_dim), block), warps, shape.prefetch and rows <= 512)
 
 
 def state_step(
@@ -107,8 +125,9 @@ def state_step(
     if out.numel() == 0:
         return out
     pdl = pdl_options(x.device)
-    block_p, num_warps = launch_parameters(batch * heads, head_dim, state.element_size())
-    state_step_kernel[(triton.cdiv(head_dim, block_p), heads, batch)](
+    shape = StepShape(head_dim, state_size, state.element_size(), x.element_size(), heads // groups, 1, prefetch)
+    run = launch_parameters(batch * heads, shape, x.device)
+    state_step_kernel[(triton.cdiv(head_dim, run.block_p), heads, batch)](
         p_x=x, p_dt=dt, p_A=A, p_B=B, p_C=C, p_D=D, p_z=z, p_dt_bias=dt_bias, p_state=state,
         p_read=read_slots, p_write=write_slots, p_out=out, p_rand_seed=rand_seed,
         dt_low=dt_limit[0], dt_high=dt_limit[1], rand_layer=rand_layer,
@@ -120,7 +139,7 @@ def state_step(
         stride_o_b=out.stride(0), stride_o_h=out.stride(1),
         P=head_dim, N=state_size, HEADS_PER_GROUP=heads // groups,
         HAS_D=D is not None, HAS_Z=z is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != NO_LIMIT,
-        HAS_SEED=rand_seed is not None, BLOCK_P=block_p, BLOCK_N=triton.next_power_of_2(state_size),
-        num_warps=num_warps, PREFETCH=prefetch and batch * heads <= 512, USE_PDL=bool(pdl), **pdl,
+        HAS_SEED=rand_seed is not None, BLOCK_P=run.block_p, BLOCK_N=triton.next_power_of_2(state_size),
+        num_warps=run.num_warps, PREFETCH=prefetch and run.prefetch, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip
     return out
