@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from statewise.bench.op import Row
+from statewise.bench.contenders import Contender
+from statewise.bench.op import Row, check
 from statewise.bench.plot import plot
 from statewise.bench.workload import Shape, floor_bytes, layers_for
 from statewise.cli import main
-from statewise.errors import ConfigError
+from statewise.errors import BackendError, ConfigError
 from tests.ops.kernels import HAS_GPU
 
 ROWS = [
@@ -24,6 +25,25 @@ def test_the_floor_counts_every_byte_once():
     inputs_and_output = 2 * (2 * 4 * 2) + 2 * (8 * 2) + 2 * 2
     expected = state * 1.25 + 2.5 * row + row + inputs_and_output
     assert floor_bytes(shape, 3, torch.float32) == 3 * expected
+
+
+def test_what_is_wrong_is_left_out_by_name_and_if_it_is_ours_nothing_is_reported():
+    names = {"statewise": 0.001, "peer": 0.5, "broken peer": RuntimeError("no such kernel"), "good peer": 0.01}
+
+    def error(contender, batch):
+        if isinstance(names[contender.name], Exception):
+            raise names[contender.name]
+        return names[contender.name] * (batch == 16)
+
+    found, said = [Contender(name, "plain", name == "statewise", None) for name in names], []
+    assert [c.name for c in check(found, error, (1, 16), said.append)] == ["statewise", "good peer"]
+    assert said == [
+        "left out: peer is wrong here, relative error 5.0e-01 against float64",
+        "left out: broken peer does not run here: no such kernel",
+    ]
+    names["statewise"] = 0.04
+    with pytest.raises(BackendError, match="statewise: wrong or not able to run on this GPU, so nothing is reported"):
+        check(found, error, (1, 16), said.append)
 
 
 def test_the_layers_outgrow_the_cache():

@@ -136,9 +136,9 @@ def _with_vllm(contender: Contender) -> Contender:
     return replace(contender, make=make)
 
 
-def mixer_error(contender: Contender, shape: Shape, state_dtype: torch.dtype) -> float:
+def mixer_error(contender: Contender, shape: Shape, state_dtype: torch.dtype, batch: int) -> float:
     """As `statewise.bench.op.error`, of the normalised outputs."""
-    w = MixerWorkload(shape, shape.window, state_dtype, layers=1)
+    w = MixerWorkload(shape, batch, state_dtype, layers=1)
     if not contender.shares_rings:
         w.pending.fill_(1)
     call, _ = contender.make(w)

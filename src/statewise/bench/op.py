@@ -4,7 +4,7 @@ A contender is checked against the float64 reference on this GPU first, and left
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ import torch
 
 from statewise.bench.contenders import Call, Contender
 from statewise.bench.workload import Layer, Shape, Workload
+from statewise.errors import BackendError
 from statewise.ops import checkpointed_step, state_step
 
 # Peers multiply in bfloat16 in places; a wrong kernel is off by far more.
@@ -28,9 +29,9 @@ class Row:
     times: dict[str, float]
 
 
-def error(contender: Contender, shape: Shape, state_dtype: torch.dtype) -> float:
-    """Relative error of one step's outputs against float64, with a row at every phase, one of which flushes."""
-    w = Workload(shape, shape.window, state_dtype, layers=1)
+def error(contender: Contender, shape: Shape, state_dtype: torch.dtype, batch: int) -> float:
+    """Relative error of one step's outputs against float64; one row flushes, and with W rows one is at each phase."""
+    w = Workload(shape, batch, state_dtype, layers=1)
     if not contender.shares_rings:  # its own are taken for empty, so the exact step is the plain one
         w.pending.fill_(1)
     call, _ = contender.make(w)
@@ -65,13 +66,19 @@ def error(contender: Contender, shape: Shape, state_dtype: torch.dtype) -> float
 
 
 def check(
-    found: list[Contender], error_of: Callable[[Contender], float], say: Callable[[str], None]
+    found: list[Contender],
+    error_of: Callable[[Contender, int], float],
+    batches: Sequence[int],
+    say: Callable[[str], None],
 ) -> list[Contender]:
-    """Those that run here and are right. ``say`` is told of every other one, with the reason."""
+    """Those that run here and are right, at all of some batches. ``say`` is told of every other one, with the reason.
+
+    Raises BackendError if one of ours is not among them: nothing is reported of an op that is wrong here.
+    """
     good = []
     for contender in found:
         try:
-            wrong_by = error_of(contender)
+            wrong_by = max(error_of(contender, batch) for batch in batches)
         except (RuntimeError, ValueError, TypeError, ImportError, NotImplementedError) as problem:
             say(f"left out: {contender.name} does not run here: {str(problem).splitlines()[0][:120]}")
             continue
@@ -79,6 +86,9 @@ def check(
             good.append(contender)
         else:
             say(f"left out: {contender.name} is wrong here, relative error {wrong_by:.1e} against float64")
+    broken = [contender.name for contender in found if contender.ours and contender not in good]
+    if broken:
+        raise BackendError(f"{', '.join(broken)}: wrong or not able to run on this GPU, so nothing is reported")
     return good
 
 

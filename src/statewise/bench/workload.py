@@ -65,7 +65,7 @@ class Workload:
         places = torch.randperm(batch, generator=self.g, device="cuda")
         self.slots = torch.randperm(batch, generator=self.g, device="cuda").int()
         self.ring_start = torch.randint(0, shape.ring_rows, (batch,), generator=self.g, device="cuda").int()
-        self.pending = (places % shape.window + 1).int()  # steady state: one slot in W flushes at each step
+        self.pending = (shape.window - places % shape.window).int()  # steady state: one slot in W flushes at each step
 
     def normal(self, *size: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         """Random numbers, standard normal."""
