@@ -7,6 +7,7 @@ from typing import Any
 from statewise.bench.op import Row
 from statewise.errors import ConfigError
 
+PEERS = [f"tab:{color}" for color in ("blue", "green", "purple", "brown", "olive", "cyan", "pink", "gray")]
 OURS = {"statewise": "tab:red", "statewise plain": "tab:orange"}
 
 
@@ -42,6 +43,7 @@ def draw(panels: Sequence[Sequence[tuple[str, Sequence[Any]]]], path: Path, titl
 
 def _panel(axes: Any, rows: Sequence[Any], x: str, dashed: str) -> None:
     places = [getattr(row, x) for row in rows]
+    axes.set_prop_cycle(color=PEERS)
     axes.fill_between(places, [row.floor for row in rows], color="0.85", label="below the floor")
     for name in rows[0].times:
         ours = name in OURS

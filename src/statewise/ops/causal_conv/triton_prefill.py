@@ -114,8 +114,8 @@ def launch_parameters(length: int, channels: int, width: int) -> tuple[int, int]
 
     BLOCK_T covers the window: only a sequence's first block may reach into it.
     """
-    block_t, block_c = (16, 256) if length <= 1024 else (64, 128)
-    return max(block_t, triton.next_power_of_2(width)), min(block_c, max(32, triton.next_power_of_2(channels)))
+    block_t = 16 if length <= 2048 else 32 if length <= 16384 else 64
+    return max(block_t, triton.next_power_of_2(width)), min(128, max(32, triton.next_power_of_2(channels)))
 
 
 def causal_conv_prefill(
