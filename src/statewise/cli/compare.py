@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from statewise import __version__
-from statewise.cli.options import add_engine_options, engine_config
+from statewise.cli.options import add_engine_options, engine_config, expect_writable
 from statewise.config import EngineConfig, format_bytes
 from statewise.engine.plan import make_plan
 from statewise.errors import ConfigError, RequestError
@@ -67,7 +67,7 @@ def check_limit(limit: int | None) -> None:
 def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Question], note: str = "") -> int:
     """Run both modes and print. Returns the exit code."""
     if arguments.json not in (None, "-"):
-        _expect_writable(Path(arguments.json))
+        expect_writable("json", Path(arguments.json))
     configs = _configs(arguments, model)
     err = Console(stderr=True)
     prompts = [question.prompt for question in questions]
@@ -127,17 +127,6 @@ def _configs(arguments: argparse.Namespace, model: str) -> list[EngineConfig]:
 
 def _label(interval: int) -> str:
     return "plain" if interval == 1 else f"checkpointed {interval}"
-
-
-def _expect_writable(path: Path) -> None:
-    """A report that cannot be written is told before the work, not after it."""
-    there = path.exists()
-    try:
-        path.open("a").close()
-        if not there:
-            path.unlink()
-    except OSError as error:
-        raise ConfigError(f"json is {path}, which cannot be written: {error.strerror}") from error
 
 
 def _progress(console: Console) -> Progress:

@@ -2,10 +2,12 @@
 
 import argparse
 from dataclasses import MISSING, Field, fields
+from pathlib import Path
 from typing import Any
 
 from statewise.config import EngineConfig
 from statewise.engine.request import SamplingParams
+from statewise.errors import ConfigError
 
 _TYPES = {"int": int, "float": float, "str": str, "int | str": str, "int | None": int}
 
@@ -28,6 +30,17 @@ def add_sampling_options(parser: argparse.ArgumentParser, leave_out: tuple[str, 
 def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
     """The SamplingParams that the flags ask for."""
     return SamplingParams(**_given(arguments, SamplingParams))
+
+
+def expect_writable(option: str, path: Path) -> None:
+    """A report that cannot be written is told before the work, not after it. Raises ConfigError."""
+    there = path.exists()
+    try:
+        path.open("a").close()
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise ConfigError(f"{option} is {path}, which cannot be written: {error.strerror}") from error
 
 
 def _add(group: Any, owner: type, leave_out: tuple[str, ...]) -> None:
