@@ -90,14 +90,14 @@ def _ours(plain: bool) -> Callable[[Any], tuple[Call, None]]:
         options: dict[str, Any] = {"window": window, "scratch": scratch, "prefetch": True, "backend": "triton"}
 
         def call(d: MixerLayer) -> None:
-            d.normed = mixer_step(**_arguments(d, w), **options)
+            d.normed = mixer_step(**mixer_arguments(d, w), **options)
 
         return call, None
 
     return make
 
 
-def _arguments(d: MixerLayer, w: MixerWorkload) -> dict[str, Any]:
+def mixer_arguments(d: MixerLayer, w: MixerWorkload) -> dict[str, Any]:
     """Of `statewise.ops.mixer_step`."""
     caches = ("conv_window", "state", "x_ring", "B_ring", "dt_ring")
     inputs = ("xBC", "dt", "z", "A", "D", "dt_bias", "conv_weight", "conv_bias", "norm_weight")
@@ -147,7 +147,7 @@ def mixer_error(contender: Contender, shape: Shape, state_dtype: torch.dtype, ba
         name: value.cpu().to(torch.float64 if value.is_floating_point() else value.dtype)
         if isinstance(value, Tensor)
         else value
-        for name, value in _arguments(w.layers[0], w).items()
+        for name, value in mixer_arguments(w.layers[0], w).items()
     }
     exact = mixer_step(**arguments, window=1 if is_plain else shape.window)
     call(w.layers[0])

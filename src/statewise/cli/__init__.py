@@ -18,6 +18,7 @@ COMMANDS = {
     "compare": "statewise.cli.compare",
     "info": "statewise.cli.info",
     "bench": "statewise.cli.bench",
+    "tune": "statewise.cli.tune",
     "verify": "statewise.cli.verify",
 }
 

@@ -4,6 +4,7 @@ import argparse
 from itertools import groupby
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -14,6 +15,8 @@ from statewise.config import EngineConfig, ModelConfig, format_bytes
 from statewise.engine.plan import Plan, device_of, make_plan, needs_of
 from statewise.models.families import read_config
 from statewise.ops.backend import listing, obstacles
+from statewise.ops.checkpointed_step.scratch import block_w
+from statewise.ops.tuning import StepShape, origin
 
 SUMMARY = "the memory plan of a model, and each resolved choice"
 
@@ -28,7 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     config = engine_config(arguments)
     plan = make_plan(model, config)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in [*_model_rows(model), *plan.rows(), *_other_backends(model, config, plan), *_traffic_rows(plan)]:
+    rows = [*_model_rows(model), *plan.rows(), *_launch_rows(model, config, plan)]
+    for name, value in [*rows, *_other_backends(model, config, plan), *_traffic_rows(plan)]:
         table.add_row(name, escape(value))
     Console().print(table, highlight=False)
     return 0
@@ -60,6 +64,26 @@ def _other_backends(model: ModelConfig, config: EngineConfig, plan: Plan) -> lis
     can, cannot = listing({name: obstacle for name, obstacle in others.items() if name != plan.backend})
     rows = [("by name", "\n".join(can)), ("not possible", "\n".join(cannot))]
     return [(name, value) for name, value in rows if value]
+
+
+def _launch_rows(model: ModelConfig, config: EngineConfig, plan: Plan) -> list[tuple[str, str]]:
+    """Where the launch parameters of the decode step come from, if it is the triton backend's on a GPU."""
+    device, mamba = device_of(config), model.mamba
+    if plan.backend != "triton" or device.type != "cuda":
+        return []
+    op = "state_step" if config.checkpoint_interval == 1 else "mixer_step"
+    if not torch.cuda.is_available():
+        return [("launch parameters", "as the GPU has it: none is here")]
+    shape = StepShape(
+        mamba.head_dim,
+        mamba.state_size,
+        plan.mamba.state_dtype.itemsize,
+        plan.dtype.itemsize,
+        mamba.heads // mamba.groups,
+        block_w(config.checkpoint_interval),
+        prefetch=True,
+    )
+    return [("launch parameters", origin(op, shape, device))]
 
 
 def _traffic_rows(plan: Plan) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from statewise import ops
 from statewise.config import MambaConfig
 from statewise.errors import BackendError
+from statewise.ops import tuning
 from statewise.ops.common import BACKENDS
 
 # What Triton 3.6 compiles for; bfloat16 needs it too.
@@ -70,7 +71,8 @@ def resolve(name: str, device: torch.device, needs: Needs | None = None) -> tupl
 
     name: "auto" or a key of DESCRIPTIONS.  needs: what will be run; None judges the device alone.
     device: may be one that is not there, to plan for another machine; then what only it could tell is not checked.
-    Raises BackendError for a name that is unknown or cannot run, listing what can, and why the rest cannot.
+    Raises BackendError for a name that is unknown or cannot run, listing what can, and why the rest cannot; ConfigError
+    for a tuning table of the user's that cannot be used.
     """
     against = obstacles(device, needs)
     if name == "auto":
@@ -80,13 +82,14 @@ def resolve(name: str, device: torch.device, needs: Needs | None = None) -> tupl
         against[name] = flashinfer.defect()
         if against[name] is None:
             assert needs is not None  # else there is an obstacle
-            return flashinfer.build(_bind("triton"), needs, device), f"flashinfer: asked for; {flashinfer.summary()}"
+            rest = _bind("triton", device)
+            return flashinfer.build(rest, needs, device), f"flashinfer: asked for; {flashinfer.summary()}"
     if name in against and against[name] is None:
-        return _bind(name), f"{name}: asked for"
+        return _bind(name, device), f"{name}: asked for"
     why = f": {against[name]}" if name in against else ""
     can, cannot = listing({key: value for key, value in against.items() if key != name})
-    rest = f"; not possible: {'; '.join(cannot)}" if cannot else ""
-    raise BackendError(f"backend {name!r} cannot run here{why}; possible: auto; {'; '.join(can)}{rest}")
+    others = f"; not possible: {'; '.join(cannot)}" if cannot else ""
+    raise BackendError(f"backend {name!r} cannot run here{why}; possible: auto; {'; '.join(can)}{others}")
 
 
 def obstacles(device: torch.device, needs: Needs | None = None) -> dict[str, str | None]:
@@ -120,10 +123,10 @@ def gpu_obstacle(device: torch.device) -> str | None:
 
 def _automatic(device: torch.device, triton: str | None) -> tuple[Ops, str]:
     if device.type != "cuda":
-        return _bind("torch"), f"torch: the device is {device.type}, and triton needs an NVIDIA GPU"
+        return _bind("torch", device), f"torch: the device is {device.type}, and triton needs an NVIDIA GPU"
     if triton is not None:
-        return _bind("torch"), f"torch: triton cannot run, {triton}"
-    return _bind("triton"), f"triton: the device is {_gpu(device)}"
+        return _bind("torch", device), f"torch: triton cannot run, {triton}"
+    return _bind("triton", device), f"triton: the device is {_gpu(device)}"
 
 
 def _gpu(device: torch.device) -> str:
@@ -142,7 +145,9 @@ def _integration(name: str) -> Any:
     return importlib.import_module(f"statewise.integrations.{name}")
 
 
-def _bind(name: str) -> Ops:
+def _bind(name: str, device: torch.device) -> Ops:
+    if name == "triton":
+        tuning.check(device)
     return Ops(
         name=name,
         ssd_prefill=partial(ops.ssd_prefill, backend=name),

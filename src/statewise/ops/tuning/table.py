@@ -31,6 +31,10 @@ class StepShape(NamedTuple):
     block_w: int  # `statewise.ops.checkpointed_step.scratch.block_w`
     prefetch: bool  # the caller's promise
 
+    def of(self, op: str) -> dict[str, int | bool]:
+        """The part that tells the tables of an op apart."""
+        return {name: getattr(self, name) for name in SHAPES[op]}
+
 
 _POWERS = tuple(1 << i for i in range(13))
 _SWITCH, _WARPS = (False, True), _POWERS[:5]
@@ -81,7 +85,7 @@ class Table:
 
     def fits(self, gpu: str, op: str, shape: StepShape) -> bool:
         """Whether it was measured for this."""
-        return self.key == (gpu, op, *(getattr(shape, name) for name in SHAPES[op]))
+        return self.gpu == gpu and self.op == op and self.shape == shape.of(op)
 
 
 def read(path: Path) -> tuple[Table, ...]:
