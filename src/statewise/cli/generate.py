@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-p", "--prompt", action="append", required=True, metavar="PROMPT", help="what to continue (repeatable)"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="do not print the memory plan")
-    add_sampling_options(parser, leave_out=("logprobs",))
+    add_sampling_options(parser, leave_out=("logprobs", "prompt_logprobs", "prompt_logprobs_start"))
     add_engine_options(parser)
 
 

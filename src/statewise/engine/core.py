@@ -1,5 +1,6 @@
 """The engine: a step is schedule, run, sample, collect. It speaks tokens; `LLM` adds folders, text and prompts."""
 
+import math
 import secrets
 from collections.abc import Sequence
 
@@ -85,8 +86,8 @@ class Engine:
         most = max(p.logprobs for p in params)
         top = top_logprobs(logits, most) if most else []
         for i, (request, token, is_good) in enumerate(zip(requests, tokens, are_good, strict=True)):
-            if not is_good:
-                request.error = RequestError(f"the logits of output token {len(request.output)} are not numbers")
+            request.error = _not_numbers(request, is_good)
+            if request.error is not None:
                 self._finish(request, "error")
                 continue
             request.output.append(token)
@@ -113,3 +114,14 @@ class Engine:
         request.text.finish()
         if request.text.stopped and reason == "length":
             request.finish_reason = "stop"
+
+
+def _not_numbers(request: Request, is_good: bool) -> RequestError | None:
+    """What is wrong with the logits of a request. is_good: whether those of its next token are numbers."""
+    if not request.output:  # its prompt has just ended
+        for i, scored in enumerate(request.prompt_logprobs):
+            if scored is not None and math.isnan(scored.logprob):
+                return RequestError(f"the logits before prompt token {i} are not numbers")
+    if is_good:
+        return None
+    return RequestError(f"the logits of output token {len(request.output)} are not numbers")

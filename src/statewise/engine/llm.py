@@ -12,7 +12,7 @@ import torch
 from statewise.config import EngineConfig, format_bytes, is_int
 from statewise.engine.core import Engine
 from statewise.engine.plan import Plan, make_plan
-from statewise.engine.request import Phase, Request, SamplingParams, TopLogprobs
+from statewise.engine.request import Phase, PromptLogprob, Request, SamplingParams, TopLogprobs
 from statewise.engine.runner import Counters
 from statewise.engine.text import load_tokenizer
 from statewise.errors import ConfigError, MemoryBudgetError, RequestError
@@ -29,6 +29,8 @@ class RequestOutput:
     ``decode_runs``: decode steps since each admission; more than one after a preemption.
     ``finish_reason``: "stop" (end of text, a stop token or string), "length", "abort", or "error" with ``error``
     set and whatever was generated before it. ``token_ids`` include the token that ended the text; ``text`` does not.
+    ``prompt_logprobs``: one a prompt token if asked for; None for the first, which nothing precedes, and for those
+    before ``prompt_logprobs_start``.
     """
 
     index: int
@@ -39,6 +41,7 @@ class RequestOutput:
     error: RequestError | None = None
     logprobs: tuple[TopLogprobs, ...] = ()
     decode_runs: tuple[int, ...] = ()
+    prompt_logprobs: tuple[PromptLogprob | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -199,4 +202,5 @@ def _output(request: Request) -> RequestOutput:
         error=request.error,
         logprobs=tuple(request.logprobs),
         decode_runs=tuple(request.decode_runs),
+        prompt_logprobs=tuple(request.prompt_logprobs),
     )

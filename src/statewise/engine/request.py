@@ -29,6 +29,10 @@ class SamplingParams:
     logprobs: int = option(
         0, "how many of the likeliest tokens to report at each position, with their log probabilities"
     )
+    prompt_logprobs: int | None = option(
+        None, "report the log probability of each prompt token, and so many of the likeliest tokens in its place"
+    )
+    prompt_logprobs_start: int = option(0, "the first prompt token to report it for")
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids"):
@@ -40,6 +44,9 @@ class SamplingParams:
         _expect_number("top_p", self.top_p, float, sys.float_info.min, 1, "above 0, at most 1")
         _expect_number("min_p", self.min_p, float, 0, 1, "0 to 1")
         _expect_number("logprobs", self.logprobs, int, 0, math.inf, "0 or more")
+        _expect_number("prompt_logprobs_start", self.prompt_logprobs_start, int, 0, math.inf, "0 or more")
+        if self.prompt_logprobs is not None:
+            _expect_number("prompt_logprobs", self.prompt_logprobs, int, 0, math.inf, "0 or more")
         if self.seed is not None:
             _expect_number("seed", self.seed, int, -math.inf, math.inf, "a whole number")
         for token in self.stop_token_ids:
@@ -76,6 +83,14 @@ class TopLogprobs:
         return TopLogprobs(self.token_ids[:count], self.logprobs[:count])
 
 
+@dataclass(frozen=True)
+class PromptLogprob:
+    """The log probability of a prompt token after those before it, and the likeliest tokens in its place."""
+
+    logprob: float
+    top: TopLogprobs
+
+
 @dataclass(eq=False)
 class Request:
     """One prompt on its way. ``slot``, ``blocks``, ``phase`` and ``computed`` are the scheduler's."""
@@ -94,6 +109,7 @@ class Request:
     decode_runs: list[int] = field(default_factory=list)  # decode steps since each admission
     finish_reason: str | None = None  # "stop", "length", "abort" or "error"
     error: RequestError | None = None
+    prompt_logprobs: list[PromptLogprob | None] = field(default_factory=list)  # of the first tokens; the runner's
 
     @property
     def known(self) -> int:

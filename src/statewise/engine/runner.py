@@ -9,7 +9,8 @@ from statewise.cache.mamba import MambaPool
 from statewise.cache.paged_kv import PagedKV
 from statewise.cache.window import flushes
 from statewise.engine.plan import Plan
-from statewise.engine.request import Request
+from statewise.engine.request import PromptLogprob, Request
+from statewise.engine.sampler import prompt_logprobs
 from statewise.engine.scheduler import Step
 from statewise.layers.batch import Batch, Row, make_batch
 from statewise.models.hybrid import Caches, HybridModel
@@ -17,6 +18,8 @@ from statewise.ops.mixer_step.scratch import Scratch
 
 # The seed of the first step's stochastic rounding; each step adds one. Fixed, so that a run repeats itself.
 FIRST_RAND_SEED = 0
+# Prompt tokens whose log probabilities are computed at once: 512 rows of 131,072 logits are 256 MiB in float32.
+SCORED_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,43 @@ class Runner:
         prefill = [_row(request, count) for request, count in step.prefill]
         batch = make_batch(decode, prefill, self.plan.kv.block_size, self.device)
         with torch.inference_mode():
-            logits = self.model(batch, self.caches)
+            hidden = self.model.hidden(batch, self.caches)
+            logits = self.model.logits(hidden[batch.logit_rows])
             self._advance(batch)
+            self._score_prompts(step, hidden)
         self._steps += 1
         self._prefill_tokens += sum(count for _, count in step.prefill)
         self._prefill_writes += len(prefill)
         self._decode_rows += len(decode)
         self._kv_read += sum(row.start + 1 for row in decode)
         return logits
+
+    def _score_prompts(self, step: Step, hidden: Tensor) -> None:
+        """Extend ``prompt_logprobs`` of the requests that ask for it. hidden: (L, hidden_size), of this step's rows."""
+        rows: list[int] = []
+        scored: list[tuple[Request, int]] = []  # request and the position of the token
+        first = len(step.decode)
+        for request, count in step.prefill:
+            known = request.prompt_logprobs
+            if request.params.prompt_logprobs is not None:
+                if not known:
+                    known += [None] * min(len(request.prompt), max(1, request.params.prompt_logprobs_start))
+                # After a preemption the first tokens run again, and are known already.
+                tokens = range(
+                    max(len(known), request.computed + 1),
+                    min(len(request.prompt), request.computed + count + 1),
+                )
+                rows += [first + token - 1 - request.computed for token in tokens]
+                scored += [(request, token) for token in tokens]
+            first += count
+        for start in range(0, len(rows), SCORED_AT_ONCE):
+            some = scored[start : start + SCORED_AT_ONCE]
+            most = max(request.params.prompt_logprobs or 0 for request, _ in some)
+            logits = self.model.logits(hidden[rows[start : start + SCORED_AT_ONCE]])
+            found = prompt_logprobs(logits, [request.prompt[token] for request, token in some], most)
+            for (request, _), one in zip(some, found, strict=True):
+                top = one.top.first(request.params.prompt_logprobs or 0)
+                request.prompt_logprobs.append(PromptLogprob(one.logprob, top))
 
     def _advance(self, batch: Batch) -> None:
         """Move the trackers and the seed, once a step for all layers. A prefilled slot has nothing pending."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from statewise.engine.request import SamplingParams, TopLogprobs
+from statewise.engine.request import PromptLogprob, SamplingParams, TopLogprobs
 
 # Below this a temperature is greedy: dividing by it would overflow.
 COLDEST = 1e-5
@@ -54,5 +54,16 @@ def uniform(seed: int, position: int) -> float:
 
 def top_logprobs(logits: Tensor, count: int) -> list[TopLogprobs]:
     """The ``count`` likeliest tokens of every row. logits: (n, V), before temperature and cuts."""
-    values, ids = logits.log_softmax(-1).topk(min(count, logits.shape[-1]), -1)
+    return _top(logits.log_softmax(-1), count)
+
+
+def prompt_logprobs(logits: Tensor, tokens: Sequence[int], count: int) -> list[PromptLogprob]:
+    """How likely ``tokens`` were. logits: (n, V), of the positions before them.  count: likeliest tokens to report."""
+    logprobs = logits.log_softmax(-1)
+    own = logprobs.gather(-1, torch.tensor(tokens, device=logits.device)[:, None]).squeeze(-1).tolist()
+    return [PromptLogprob(logprob, top) for logprob, top in zip(own, _top(logprobs, count), strict=True)]
+
+
+def _top(logprobs: Tensor, count: int) -> list[TopLogprobs]:
+    values, ids = logprobs.topk(min(count, logprobs.shape[-1]), -1)
     return [TopLogprobs(tuple(i), tuple(v)) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]

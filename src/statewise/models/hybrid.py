@@ -85,8 +85,16 @@ class HybridModel(nn.Module):
         Writes the caches of the rows in the batch: states, rings, convolution windows, keys and values. It reads the
         trackers and leaves them: the runner advances them once all layers have run.
         """
+        return self.logits(self.hidden(batch, caches)[batch.logit_rows])
+
+    def hidden(self, batch: Batch, caches: Caches) -> Tensor:
+        """Run all layers. Returns what the head reads, before its norm, (L, hidden_size): a row a token."""
         hidden = self.embeddings(batch.tokens)
         for layer in self.layers:
             hidden = layer(hidden, batch, caches)
-        logits = self.lm_head(self.norm_f(hidden[batch.logit_rows]))
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Norm and head of some rows of `hidden`: (rows, hidden_size) to (rows, vocab_size), dtype as in `forward`."""
+        logits = self.lm_head(self.norm_f(hidden))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
