@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from statewise.cli import main
 from statewise.errors import ConfigError
+from statewise.models.families import read_config
 from statewise.ops import tuning
 from statewise.ops.backend import resolve
 from statewise.ops.tuning.table import PARAMETERS, SHAPES, StepShape, Table, merged, read, write
-from tests.ops import kernels
-from tests.strategies import Dims, Inputs, Options
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 SHAPE = StepShape(
@@ -140,6 +140,28 @@ def test_a_table_that_cannot_be_used_is_told_at_start(gpu, backend, monkeypatch)
     assert resolve(backend, CUDA)[0].name == "triton", "a plan for another machine"
 
 
+def test_info_says_where_launch_parameters_come_from(gpu, capsys, demo_folder, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("COLUMNS", "400")
+
+    def shown(*flags):
+        assert main(["info", str(demo_folder), "--device", "cuda", "--state-dtype", "float32", *flags]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line.split(maxsplit=2)[2].strip() for line in lines if line.startswith("launch parameters")]
+
+    model = read_config(demo_folder)
+    mamba, per_group = model.mamba, model.mamba.heads // model.mamba.groups
+    shape = StepShape(mamba.head_dim, mamba.state_size, 4, model.dtype.itemsize, per_group, 16, True)
+    assert shown() == ["rule"]
+    write(gpu, [table("mixer_step", steps=((8, MIXER),), shape=shape)])
+    forget()
+    assert shown() == [f"measured on this GPU (on a Monday), {gpu}"]
+    assert shown("--checkpoint-interval", "1") == ["rule"]
+    assert shown("--backend", "torch") == []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert shown() == ["as the GPU has it: none is here"]
+
+
 def change(held, *places, value):
     *path, last = places
     for place in path:
@@ -205,101 +227,3 @@ def test_every_shipped_table_can_be_used(monkeypatch):
     monkeypatch.undo()
     paths = sorted(tuning.SHIPPED.glob("*.json"))
     assert sum(len(read(path)) for path in paths) == len(tuning._shipped())
-
-
-@pytest.fixture
-def launched(monkeypatch):
-    """Steps on a CPU that look into the tables as if they were on the GPU, and what their kernels were started with."""
-    real = tuning.lookup
-    monkeypatch.setattr(tuning, "lookup", lambda *a: real(*a[:-1], CUDA))
-    started = {}
-
-    class Spy:
-        def __init__(self, name, kernel):
-            self.name, self.kernel = name, kernel
-
-        def __getitem__(self, grid):
-            def start(**arguments):
-                started[self.name] = arguments
-                return self.kernel[grid](**arguments)
-
-            return start
-
-    from statewise.ops.checkpointed_step import triton as step
-    from statewise.ops.mixer_step import triton as mixer
-    from statewise.ops.state_step import triton as plain
-
-    for module, name in [
-        (plain, "state_step_kernel"),
-        (step, "fused_kernel"),
-        (step, "coefficients_kernel"),
-        (step, "output_kernel"),
-        (mixer, "append_kernel"),
-    ]:
-        monkeypatch.setattr(module, name, Spy(name, getattr(module, name)))
-    return started
-
-
-def run_step(op, d, window=3):
-    """One step of float32 zeros and noise, a row a slot, on the CPU in the interpreter."""
-    from statewise.ops import checkpointed_step, mixer_step, state_step
-
-    batch, slots = 2, torch.arange(2, dtype=torch.int32)
-    row = Inputs(d, (batch, 1), Options(True, False, True, False), 0, torch.float32)
-    pool = {
-        "state": torch.zeros(batch, d.heads, d.head_dim, d.state_size),
-        "x_ring": torch.zeros(batch, d.heads, window + 1, d.head_dim),
-        "B_ring": torch.zeros(batch, d.groups, window + 1, d.state_size),
-        "dt_ring": torch.zeros(batch, d.heads, window + 1),
-        "ring_start": torch.zeros(batch, dtype=torch.int32),
-        "pending": torch.full((batch,), window, dtype=torch.int32),
-    }
-    where = {"read_slots": slots, "backend": "triton"}
-    if op == "state_step":
-        return state_step(row.x[:, 0], row.dt[:, 0], row.A, row.B[:, 0], row.C[:, 0], pool["state"], **where)
-    if op == "checkpointed_step":
-        return checkpointed_step(row.x, row.dt, row.A, row.B, row.C, window=window, **pool, **where)
-    channels = d.heads * d.head_dim + 2 * d.groups * d.state_size
-    conv = {"conv_weight": torch.ones(channels, 4), "conv_window": torch.zeros(batch, channels, 3)}
-    xBC = torch.cat([t.flatten(1) for t in (row.x, row.B, row.C)], 1)
-    return mixer_step(xBC, row.dt[:, 0], None, A=row.A, window=window, **conv, **pool, **where)
-
-
-D = Dims(4, 16, 2, 16)
-OF_D = StepShape(16, 16, 4, 4, 2, 16, prefetch=False)
-
-
-@pytest.mark.skipif(kernels.HAS_GPU, reason="looks at the interpreter's launches")
-@pytest.mark.parametrize(
-    ("op", "parameters", "expected"),
-    [
-        ("state_step", PLAIN, {"state_step_kernel": {"BLOCK_P": 32, "num_warps": 1, "PREFETCH": False}}),
-        ("checkpointed_step", FUSED, {"fused_kernel": {"BLOCK_P": 64, "num_warps": 2}}),
-        (
-            "checkpointed_step",
-            STEP,
-            {
-                "coefficients_kernel": {"BLOCK_H": 4, "num_warps": 1},
-                "output_kernel": {"BLOCK_P": 64, "num_warps": 2},
-            },
-        ),
-        (
-            "mixer_step",
-            MIXER,
-            {
-                "append_kernel": {"BLOCK_X": 512, "num_warps": 8},
-                "output_kernel": {"BLOCK_P": 32, "num_warps": 2, "X_IN_RING": True},
-            },
-        ),
-        ("mixer_step", MIXER | {"fused": True}, {"fused_kernel": {"BLOCK_P": 32, "num_warps": 2}}),
-    ],
-)
-def test_steps_are_launched_as_the_table_says(gpu, launched, op, parameters, expected):
-    with tuning.use([]):
-        by_rule = run_step(op, D)
-    launched.clear()
-    write(gpu, [table(op, steps=((8, parameters),), shape=OF_D)])
-    torch.testing.assert_close(run_step(op, D), by_rule)
-    assert launched.keys() == expected.keys()
-    for kernel, arguments in expected.items():
-        assert {name: launched[kernel][name] for name in arguments} == arguments

@@ -62,17 +62,19 @@ def step_shape(shape: Shape, state_dtype: torch.dtype) -> StepShape:
     return StepShape(*sizes, heads, block_w(shape.window), True)
 
 
-def tune(shape: Shape, state_dtype: torch.dtype, batches: Sequence[int], say: Say) -> list[Curve]:
+def tune(
+    shape: Shape, state_dtype: torch.dtype, batches: Sequence[int], say: Say, tunables: Sequence[Tunable] = TUNABLES
+) -> list[Curve]:
     """A curve an op. ``say`` is told of every launch that is left out, with the reason, and of batches without memory.
 
     Raises BackendError if the rule's own launch is wrong here or does not run, or if no batch fits in memory.
     """
     checked, key = Checked(shape, state_dtype, say), step_shape(shape, state_dtype)
-    points: dict[str, list[Point]] = {tunable.op: [] for tunable in TUNABLES}
+    points: dict[str, list[Point]] = {tunable.op: [] for tunable in tunables}
     for batch in sorted(set(batches)):
         try:
             w = workload(shape, batch, state_dtype, layers_for(shape, batch, state_dtype))
-            for tunable in TUNABLES:
+            for tunable in tunables:
                 points[tunable.op].append(_point(tunable, checked, w, key))
             del w
         except torch.OutOfMemoryError:
@@ -82,7 +84,7 @@ def tune(shape: Shape, state_dtype: torch.dtype, batches: Sequence[int], say: Sa
             say(f"measured batch {batch}, {str(state_dtype).removeprefix('torch.')} state")
     if not all(points.values()):
         raise BackendError("no batch fits in the GPU's memory, so nothing was measured")
-    return [_curve(tunable, key, points[tunable.op]) for tunable in TUNABLES]
+    return [_curve(tunable, key, points[tunable.op]) for tunable in tunables]
 
 
 def _curve(tunable: Tunable, shape: StepShape, points: Sequence[Point]) -> Curve:

@@ -58,6 +58,11 @@ TUNABLES = (
 )
 
 
+def named(ops: Sequence[str]) -> list[Tunable]:
+    """Those of TUNABLES."""
+    return [tunable for tunable in TUNABLES if tunable.op in ops]
+
+
 def label(op: str, launch: Launch) -> str:
     """A launch in a few characters: tile x warps, of the kernel that reads the states and of the one in front."""
     tile = f"{launch.block_p}x{launch.num_warps}"

@@ -24,7 +24,7 @@ from statewise.errors import BackendError, ConfigError
 from statewise.models.families import read_config
 from statewise.ops.backend import gpu_obstacle
 from statewise.ops.tuning import user_path
-from statewise.ops.tuning.table import merged, read, write
+from statewise.ops.tuning.table import PARAMETERS, merged, read, write
 
 if TYPE_CHECKING:
     from statewise.bench.tune import Curve
@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-dtype", nargs="+", default=["float32", "bfloat16"], metavar="DTYPE", help=f"of {', '.join(STATES)}"
     )
+    ops = list(PARAMETERS)
+    parser.add_argument("--op", nargs="+", choices=ops, default=ops, metavar="OP", help=f"of {', '.join(ops)}")
     parser.add_argument("--batch", type=int, nargs="+", default=[1 << i for i in range(10)], metavar="N")
     parser.add_argument(
         "--jobs",
@@ -78,17 +80,18 @@ def run(arguments: argparse.Namespace) -> int:
         _make_folder(output.parent)
         expect_writable("output", output)
     from statewise.bench.tune import tune
+    from statewise.bench.tune_candidates import named
     from statewise.bench.tune_compile import compile_all
 
     say = partial(print, file=sys.stderr)
     dtypes = [getattr(torch, name) for name in dict.fromkeys(arguments.state_dtype)]
     if arguments.jobs > 1:
         say(f"compiling in {arguments.jobs} processes")
-        compile_all(shape, dtypes, arguments.jobs)
+        compile_all(shape, dtypes, arguments.op, arguments.jobs)
     console = Console(width=None if sys.stdout.isatty() else 160)
     gpu, measured = torch.cuda.get_device_name(), _measured()
     for dtype in dtypes:
-        curves = tune(shape, dtype, arguments.batch, say)
+        curves = tune(shape, dtype, arguments.batch, say, named(arguments.op))
         for curve in curves:
             console.print(report(curve, str(dtype).removeprefix("torch.")))
         there = merged(there, [curve.table(shape.heads, gpu, measured) for curve in curves])
