@@ -5,25 +5,34 @@ import json
 import operator
 import re
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from statewise.demo import questions
-from statewise.demo.questions import MAX_COUNT, main, word_problems
-from statewise.demo.templates import GOODS, TEMPLATES, TREASURES
+from statewise.demo import people, questions
+from statewise.demo.kinds import NEVER_TRAINED, TRAINED
+from statewise.demo.kinds.words import GOODS, TREASURES
+from statewise.demo.questions import MAX_COUNT, SPLITS, dice_of, distinct_problems, draw, main, word_problems
 from statewise.demo.wording import Dice, calc, many, plural, solved
 from statewise.eval.questions import Question, read_questions, write_questions
 
-UNITS = ("mile", "hour", "week", "year", "cup", "page", "liter", "minute", "point")
-THINGS = ("child", "egg", "box", "basket", "leg", "tree", "hen", "duck", "cow", "goat", "pig", "horse", "bag")
+UNITS = (
+    *("mile", "hour", "week", "year", "cup", "page", "liter", "minute", "point", "day", "month", "inch", "pound"),
+    *("gallon", "lap"),
+)
+THINGS = (
+    *("child", "egg", "box", "basket", "leg", "tree", "hen", "duck", "cow", "goat", "pig", "horse", "bag", "crate"),
+    *("pack", "team", "slice", "tile", "seat", "book", "brick", "screw", "squat", "student", "guest", "tulip", "scarf"),
+)
 COUNTED = (*UNITS, *THINGS, *GOODS, *TREASURES)
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 
 @pytest.fixture(scope="module")
 def thousand() -> list[Question]:
-    return word_problems(1000)
+    """Problems of every kind, those included that are never trained."""
+    return [*word_problems(700), *word_problems(300, split="new-kinds")]
 
 
 def evaluated(node: ast.expr) -> Fraction:
@@ -58,7 +67,7 @@ def test_the_final_answer_is_the_last_value_computed(thousand: list[Question]) -
 
 
 def test_every_number_used_is_in_the_question_or_was_computed_before(thousand: list[Question]) -> None:
-    implied = {"1", "2", "3", "4", "5", "100"}  # half, twice, per cent, legs, rounds, breaks between films
+    implied = {"1", "2", "3", "4", "5", "6", "60", "100"}  # half, twice, per cent, legs, rounds, breaks, an hour
     for problem in thousand:
         known = implied | set(re.findall(r"\d+", problem.question))
         for written, _, value, _ in annotations(problem.answer):
@@ -77,7 +86,7 @@ def test_nouns_agree_with_their_numbers(thousand: list[Question]) -> None:
 
 def test_texts_are_plain_sentences(thousand: list[Question]) -> None:
     for problem in thousand:
-        assert problem.question[0].isupper()
+        assert problem.question[0].isupper() or problem.question[0].isdigit()
         assert problem.question.endswith("?")
         assert "  " not in problem.question + problem.answer
         assert all(line.endswith(".") for line in problem.answer.split("\n")[:-1])
@@ -97,24 +106,61 @@ def test_no_question_occurs_twice(thousand: list[Question]) -> None:
     assert len({problem.question for problem in thousand}) == 1000
 
 
-def test_two_hundred_problems_use_every_template(monkeypatch: pytest.MonkeyPatch) -> None:
-    used: set[str] = set()
-
-    def noting(template):
-        return lambda dice: used.add(template.__name__) or template(dice)
-
-    monkeypatch.setattr(questions, "TEMPLATES", tuple(noting(template) for template in TEMPLATES))
-    word_problems(200)
-    assert used == {template.__name__ for template in TEMPLATES}
-    assert len(used) == len(TEMPLATES) >= 20
+@pytest.mark.parametrize("split", SPLITS)
+def test_problems_are_dealt_evenly_among_the_kinds_of_the_split(split: str) -> None:
+    kinds = NEVER_TRAINED if split == "new-kinds" else TRAINED
+    dealt = [kind for kind, _ in islice(distinct_problems(dice_of(split, 0), split), 2 * len(kinds))]
+    for half in (dealt[: len(kinds)], dealt[len(kinds) :]):
+        assert sorted(half) == sorted(kind.__name__ for kind in kinds)
 
 
-@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.__name__)
-def test_a_template_has_wordings_enough_for_the_longest_list(template) -> None:
-    dice = Dice(1)
-    share = MAX_COUNT // len(TEMPLATES) + 1
+def test_there_are_dozens_of_kinds_each_named_once() -> None:
+    names = [kind.__name__ for kind in (*TRAINED, *NEVER_TRAINED)]
+    assert len(set(names)) == len(names)
+    assert len(TRAINED) >= 40
+    assert len(NEVER_TRAINED) >= 6
+
+
+@pytest.mark.parametrize("kind", TRAINED, ids=lambda kind: kind.__name__)
+def test_a_kind_has_problems_enough_for_the_longest_list(kind) -> None:
+    dice, share = dice_of("held-out", 1), MAX_COUNT // len(TRAINED) + 1
     # 3 draws for each problem wanted, and no draw that breaks a rule of `calc`.
-    assert len({template(dice).question for _ in range(3 * share)}) > share
+    assert len({draw(kind, dice, "held-out").question for _ in range(3 * share)}) > share
+
+
+@pytest.mark.parametrize("kind", [*TRAINED, *NEVER_TRAINED], ids=lambda kind: kind.__name__)
+def test_all_wordings_of_a_kind_show_the_same_numbers(kind) -> None:
+    """Else the same numbers could be reserved in one wording and trained in another."""
+
+    class Wordings(Dice):
+        def choice(self, items):
+            if all(isinstance(item, str) and item.endswith("?") for item in items):
+                assert len({tuple(questions.numbers_shown(item)) for item in items}) == 1, items
+            return super().choice(items)
+
+    dice = Wordings(3, people.RESERVED)
+    for _ in range(50):
+        kind(dice)
+
+
+def test_a_hundred_thousand_training_problems_share_nobody_and_no_numbers_with_the_held_out_ones() -> None:
+    trained, dice = set(), dice_of("train", 7)
+    names = {person.name for person in people.TRAINED}
+    reserved = re.compile("|".join(rf"\b{person.name}\b" for person in people.RESERVED))
+    for i in range(100_000):
+        kind = TRAINED[i % len(TRAINED)]
+        problem = draw(kind, dice, "train")
+        assert reserved.search(problem.question) is None, problem
+        trained.add((kind.__name__, *questions.numbers_shown(problem.question)))
+    held_out = dice_of("held-out", 7)
+    for kind, problem in islice(distinct_problems(held_out, "held-out"), 2000):
+        assert (kind, *questions.numbers_shown(problem.question)) not in trained, problem
+        assert not names & set(re.findall(r"\w+", problem.question)), problem
+
+
+def test_an_unknown_split_is_refused() -> None:
+    with pytest.raises(ValueError, match="held-out"):
+        word_problems(1, split="test")
 
 
 def test_counts_out_of_range_are_refused() -> None:

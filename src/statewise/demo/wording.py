@@ -10,14 +10,33 @@ from statewise.eval.questions import Question
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Person:
+    """Somebody, with the pronouns a sentence needs."""
+
+    name: str
+    they: str
+    their: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def They(self) -> str:
+        """`they` at the start of a sentence."""
+        return self.they.capitalize()
+
+
 class Dice:
     """Draws that are the same on every platform and version of Python.
 
     Of `random.Random` only `random()` is promised to keep its stream, so everything here is made of it.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int | str, people: Sequence[Person] = ()) -> None:
+        """people: those whom `person` and `people` draw from; a name may be in it more than once."""
         self._random = Random(seed).random
+        self._people = people
 
     def between(self, low: int, high: int) -> int:
         """A whole number from `low` to `high`, both included."""
@@ -31,6 +50,18 @@ class Dice:
         """`count` different ones of `items`, in random order."""
         rest = list(items)
         return [rest.pop(self.between(0, len(rest) - 1)) for _ in range(count)]
+
+    def person(self) -> Person:
+        """Anybody."""
+        return self.choice(self._people)
+
+    def people(self, count: int) -> list[Person]:
+        """`count` people of different names."""
+        drawn: dict[str, Person] = {}
+        while len(drawn) < count:
+            person = self.person()
+            drawn.setdefault(person.name, person)
+        return list(drawn.values())
 
 
 @dataclass(frozen=True)
@@ -91,7 +122,7 @@ def solved(question: str, *lines: str, answer: Step) -> Question:
     return Question(question, "\n".join([*lines, f"#### {answer.value}"]))
 
 
-IRREGULAR = {"child": "children", "loaf": "loaves", "shelf": "shelves", "foot": "feet"}
+IRREGULAR = {"child": "children", "loaf": "loaves", "shelf": "shelves", "foot": "feet", "scarf": "scarves"}
 
 
 def plural(noun: str) -> str:
@@ -109,15 +140,3 @@ def plural(noun: str) -> str:
 def many(count: int, noun: str) -> str:
     """`1 apple`, `2 apples`."""
     return f"{count} {noun if count == 1 else plural(noun)}"
-
-
-@dataclass(frozen=True)
-class Person:
-    """Somebody, with the pronouns a sentence needs."""
-
-    name: str
-    they: str
-    their: str
-
-    def __str__(self) -> str:
-        return self.name
