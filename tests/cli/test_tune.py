@@ -47,6 +47,18 @@ def test_every_candidate_fits_a_table_and_has_a_name(tunable, shape):
         assert len({label(tunable.op, launch) for launch in launches}) == len(launches) >= 6
 
 
+def test_no_tile_is_tried_that_threads_cannot_hold():
+    def tiles(state_bytes, fused, **other):
+        launches = first(STEP, 1, SHAPE._replace(state_bytes=state_bytes, **other))
+        return {(launch.block_p, launch.num_warps) for launch in launches if launch.fused == fused}
+
+    assert {(32, 1), (64, 2)} <= tiles(4, True)
+    assert (64, 1) not in tiles(4, True) | tiles(2, True) | tiles(4, False)
+    assert (64, 1) in tiles(2, False)
+    assert tiles(4, True, state_size=256) == {(16, 1), (16, 2), (16, 4), (32, 2), (32, 4), (64, 4)}
+    assert {block for block, _ in tiles(4, True, head_dim=20)} == {16, 32}
+
+
 @pytest.mark.parametrize("tunable", TUNABLES, ids=lambda tunable: tunable.op)
 def test_few_launches_start_every_kernel(tunable):
     def kernels(launches):

@@ -23,6 +23,7 @@ FRONT: dict[str, tuple[tuple[str, str], list[tuple[int, int]]]] = {
     "checkpointed_step": (("block_h", "coefficient_warps"), [(h, w) for h in (4, 8, 16) for w in (1, 2)]),
     "mixer_step": (("block_x", "append_warps"), [(x, w) for x in (512, 1024, 2048) for w in (2, 4, 8)]),
 }
+MOST_REGISTERS = 128  # of a thread for its part of the state: with more a kernel spills (compiled for sm_90)
 NEAR = 1.05  # launches within this of the best are measured again, longer
 TIE = 1.01
 
@@ -83,7 +84,9 @@ def first(tunable: Tunable, rows: int, shape: StepShape) -> list[Launch]:
     split = _split(tunable, rows, shape)
     names, fronts = FRONT[tunable.op]
     one = [tunable.make(fused=True, block_p=block, num_warps=warps) for block, warps in _fitting(FUSED, shape)]
-    tried = [replace(split, block_p=block, num_warps=warps) for block, warps in _fitting(OUTPUT, shape)]
+    tried = [
+        replace(split, block_p=block, num_warps=warps) for block, warps in _fitting(OUTPUT, shape, shape.state_bytes)
+    ]
     return _once([rule, split, *one, *tried, *(replace(split, **dict(zip(names, f, strict=True))) for f in fronts)])
 
 
@@ -108,7 +111,7 @@ def every_kernel(tunable: Tunable, rows: int, shape: StepShape) -> list[Launch]:
     if tunable.op not in FRONT:
         return launches
     names, fronts = FRONT[tunable.op]
-    outputs = _fitting(OUTPUT, shape)
+    outputs = _fitting(OUTPUT, shape, shape.state_bytes)
     pairs = [(outputs[i % len(outputs)], fronts[i % len(fronts)]) for i in range(max(len(outputs), len(fronts)))]
     two = [
         tunable.make(fused=False, block_p=block, num_warps=warps, **dict(zip(names, front, strict=True)))
@@ -163,10 +166,17 @@ def _split(tunable: Tunable, rows: int, shape: StepShape) -> Launch:
     return tunable.canonical(tunable.make(**vars(checkpointed.split_rule(rows, shape))))
 
 
-def _fitting(tiles: Sequence[tuple[int, int]], shape: StepShape) -> list[tuple[int, int]]:
-    """Tiles no larger than a head needs, nor than a kernel holds in registers. The smallest is always tried."""
-    most = min(next_power_of_2(shape.head_dim), 16384 // next_power_of_2(shape.state_size))
-    return [(block, warps) for block, warps in tiles if block <= max(16, most)]
+def _fitting(tiles: Sequence[tuple[int, int]], shape: StepShape, itemsize: int = 4) -> list[tuple[int, int]]:
+    """Tiles no larger than a head needs, nor than the threads hold. itemsize: bytes of a number of the state there.
+
+    The smallest blocks are always tried.
+    """
+    most, states = next_power_of_2(shape.head_dim), next_power_of_2(shape.state_size)
+
+    def fits(block: int, warps: int) -> bool:
+        return block <= most and block * states * itemsize <= 4 * MOST_REGISTERS * 32 * warps
+
+    return [(block, warps) for block, warps in tiles if block == 16 or fits(block, warps)]
 
 
 def _tile(launch: Launch) -> tuple[int, int]:
