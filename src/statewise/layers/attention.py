@@ -34,6 +34,13 @@ class Attention(nn.Module):
             parts.append(self._prefill(own, start, batch.prefill_tables[i], kv, layer))
         return self.o_proj(torch.cat(parts).flatten(1))
 
+    def whole(self, hidden: Tensor) -> Tensor:
+        """(B, T, hidden), sequences of one length from their first token, nothing cached: the forward of training."""
+        query, key, value = (
+            proj(hidden).unflatten(-1, (-1, self.config.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return self.o_proj(_attend(query, key, value, is_causal=True).flatten(-2))
+
     def _decode(self, query: Tensor, batch: Batch, kv: PagedKV, layer: int) -> Tensor:
         """query: (D, heads, head_dim), each against the tokens of its own row."""
         keys, values = kv.read(layer, batch.decode_tables, batch.decode_lengths)
@@ -49,7 +56,8 @@ class Attention(nn.Module):
         return _attend(query[None], keys, values, seen)[0]
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
     """query: (B, T, heads, head_dim); keys, values: (B, M, kv_heads, head_dim); mask: up to (B, heads, T, M)."""
     query, keys, values = (t.transpose(1, 2) for t in (query, keys, values))
-    return scaled_dot_product_attention(query, keys, values, mask, enable_gqa=True).transpose(1, 2)
+    y = scaled_dot_product_attention(query, keys, values, mask, is_causal=is_causal, enable_gqa=True)
+    return y.transpose(1, 2)

@@ -44,18 +44,34 @@ class Mamba2Mixer(nn.Module):
 
     def forward(self, hidden: Tensor, batch: Batch, cache: MambaLayerCache, scratch: Scratch | None = None) -> Tensor:
         """scratch: of at least as many rows as decode, for the backend that uses it; None: it allocates."""
-        config, decode = self.config, batch.decode_count
-        z, xBC, dt = self.in_proj(hidden).split([config.inner_size, config.conv_channels, config.heads], -1)
+        decode, norm = batch.decode_count, self._norm()
+        z, xBC, dt = self._split(hidden)
         A = -torch.exp(self.A_log) if self.A is None else self.A
-        norm = {"eps": self.eps, "group_size": config.inner_size // config.groups}
         parts = []
         if decode:
             slots = batch.decode_slots
             parts.append(self._decode(xBC[:decode], dt[:decode], z[:decode], A, slots, cache, scratch, norm))
         if len(batch.prefill_starts):
-            y = self._prefill(xBC[decode:], dt[decode:], A, batch, cache)
+            y = self._prefill(xBC[decode:], dt[decode:], A, batch.cu_seqlens, batch, cache)
             parts.append(self.ops.gated_rms_norm(y.flatten(1), z[decode:], self.norm.weight, **norm))
         return self.out_proj(parts[0] if len(parts) == 1 else torch.cat(parts))
+
+    def whole(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Packed sequences from their first token to their last, no cache read or written: the forward of training.
+
+        cu_seqlens: (Q + 1,), from 0.  Differentiable with the torch ops.
+        """
+        z, xBC, dt = self._split(hidden)
+        y = self._prefill(xBC, dt, -torch.exp(self.A_log), cu_seqlens)
+        return self.out_proj(self.ops.gated_rms_norm(y.flatten(1), z, self.norm.weight, **self._norm()))
+
+    def _split(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        """z (L, H * P), xBC (L, channels of the convolution), dt (L, H)."""
+        config = self.config
+        return self.in_proj(hidden).split([config.inner_size, config.conv_channels, config.heads], -1)
+
+    def _norm(self) -> dict[str, Any]:
+        return {"eps": self.eps, "group_size": self.config.inner_size // self.config.groups}
 
     def _decode(
         self,
@@ -99,14 +115,23 @@ class Mamba2Mixer(nn.Module):
     def _conv_weight(self) -> Tensor:
         return self.conv1d.weight.squeeze(1) if self.conv_weight is None else self.conv_weight
 
-    def _prefill(self, xBC: Tensor, dt: Tensor, A: Tensor, batch: Batch, cache: MambaLayerCache) -> Tensor:
-        slots, has_state = batch.prefill_slots, batch.has_state
+    def _prefill(
+        self,
+        xBC: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        cu_seqlens: Tensor,
+        batch: Batch | None = None,
+        cache: MambaLayerCache | None = None,
+    ) -> Tensor:
+        """Without batch and cache every sequence starts from zeros and its state is dropped."""
+        slots, has_state = (None, None) if batch is None else (batch.prefill_slots, batch.has_state)
         xBC = self.ops.causal_conv_prefill(
             xBC,
             self._conv_weight(),
-            batch.cu_seqlens,
+            cu_seqlens,
             bias=self.conv1d.bias,
-            window=cache.conv_window,
+            window=None if cache is None else cache.conv_window,
             slots=slots,
             has_window=has_state,
         )
@@ -117,9 +142,9 @@ class Mamba2Mixer(nn.Module):
             A,
             B,
             C,
-            batch.cu_seqlens,
+            cu_seqlens,
             has_initial_state=has_state,
-            state=cache.state,
+            state=None if cache is None else cache.state,
             slots=slots,
             D=self.D,
             dt_bias=self.dt_bias,
