@@ -1,5 +1,6 @@
 """One mixer in one precision: caches, weights and ops, which it calls as layers/mamba2.py and engine/runner.py do."""
 
+import math
 from typing import Any
 
 import torch
@@ -17,14 +18,15 @@ TRACKERS = ("ring_start", "pending")
 _WIDE = ("A", "D", "dt_bias")  # float32 beside weights of 16 bits
 
 
-def make_weights(target: Target, g: torch.Generator) -> dict[str, Tensor]:
-    """Weights as mamba_ssm initialises them: A in -16 to -1, dt from 1e-3 to 1e-1 where its input is 0."""
+def make_weights(target: Target, g: torch.Generator, dt_range: tuple[float, float] = (1e-3, 1e-1)) -> dict[str, Tensor]:
+    """Weights as mamba_ssm initialises them: A in -16 to -1, dt within dt_range where its input is 0."""
     m, device = target.mamba, target.device
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=g, device=device)
 
-    dt = torch.exp(torch.rand(m.heads, generator=g, device=device) * 4.6 - 6.9)
+    low, high = map(math.log, dt_range)
+    dt = torch.exp(torch.rand(m.heads, generator=g, device=device) * (high - low) + low)
     weights = {
         "conv_weight": (normal(m.conv_width, m.conv_channels) / 2).T,  # the channels of a tap side by side
         "norm_weight": 1 + normal(m.inner_size) / 4,
@@ -38,12 +40,20 @@ def make_weights(target: Target, g: torch.Generator) -> dict[str, Tensor]:
 
 
 class Side:
-    """``pool`` has one layer. A padded row or sequence has slot -1."""
+    """``pool`` has one layer. A padded row or sequence has slot -1. rand_seed: (1,), if states are rounded by it."""
 
-    def __init__(self, target: Target, ops: Ops, spec: MambaSpec, slots: int, weights: dict[str, Tensor]):
+    def __init__(
+        self,
+        target: Target,
+        ops: Ops,
+        spec: MambaSpec,
+        slots: int,
+        weights: dict[str, Tensor],
+        rand_seed: Tensor | None = None,
+    ):
         self.target, self.ops, self.spec = target, ops, spec
         self.dtype = spec.activation_dtype
-        self.pool = MambaPool(spec, slots, target.device, poison=True)
+        self.pool = MambaPool(spec, slots, target.device, True, rand_seed)
         self.cache = self.pool.layer(0)
         is_double = self.dtype == torch.float64
         self.weights = {name: w.double() if is_double else w for name, w in weights.items()}
@@ -77,15 +87,18 @@ class Side:
             norm_weight=w["norm_weight"],
             **self._options,
             **self._norm,
+            rand_seed=cache.rand_seed,
             scratch=self._scratch_of(len(slots)),
             prefetch=True,
         )
 
     def advance(self, slots: Tensor) -> None:
-        """Move the trackers past a token of each row."""
+        """Move the trackers past a token of each row, and the seed of stochastic rounding."""
         window, rows = self.spec.checkpoint_interval, self.spec.ring_rows
         trackers = (self.pool.ring_start, self.pool.pending, slots)
         self.ops.advance_trackers(*trackers, tokens=1, accepted=1, window=window, ring_rows=rows)
+        if self.pool.rand_seed is not None:
+            self.pool.rand_seed += 1
 
     def prefill(self, projected: Tensor, cu_seqlens: Tensor, slots: Tensor, has_state: Tensor) -> Tensor:
         """Packed sequences. projected: (L, inner + channels + H). Returns (L, inner). Nothing is pending then."""
