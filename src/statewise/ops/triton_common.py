@@ -78,9 +78,3 @@ def wait(USE_PDL: tl.constexpr):
     """
     if USE_PDL:
         gdc_wait()
-
-
-@triton.jit
-def wait_for_earlier_kernels(USE_PDL: tl.constexpr):
-    """`start` without a prefetch."""
-    start(USE_PDL, False)

@@ -14,7 +14,7 @@ from statewise.ops.triton_common import (
     expect_no_double,
     pdl_options,
     silu,
-    wait_for_earlier_kernels,
+    start,
 )
 
 UNROLL = 8  # tokens whose loads are in flight at once
@@ -43,7 +43,7 @@ def causal_conv_prefill_kernel(
 
     Only the first block of a sequence reads its old window, so that block writes the new one, after it has read.
     """
-    wait_for_earlier_kernels(USE_PDL)
+    start(USE_PDL, False)
     i_sequence, begin, end, i_block = find_block(p_cu_seqlens, tl.program_id(0), BLOCK_T, sequences)
     tokens, first = (end - begin).to(tl.int32), i_block.to(tl.int32) * BLOCK_T
     if (first > 0) & (first >= tokens):

@@ -8,7 +8,7 @@ float32 ones.
 import triton
 import triton.language as tl
 
-from statewise.ops.triton_common import silu, softplus, wait_for_earlier_kernels
+from statewise.ops.triton_common import silu, softplus, start
 
 
 @triton.jit
@@ -106,7 +106,7 @@ def time_step_kernel(
     HAS_BIAS: tl.constexpr, HAS_LIMIT: tl.constexpr, Q: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     """The log2 of the decay since the start of each chunk, and dt: (heads, length, 2). One program a chunk, heads."""
-    wait_for_earlier_kernels(USE_PDL)
+    start(USE_PDL, False)
     _, begin, end, i_chunk = find_block(p_cu_seqlens, tl.program_id(0), Q, sequences)
     o_t = begin + i_chunk.to(tl.int64) * Q + tl.arange(0, Q)
     o_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
@@ -177,7 +177,7 @@ def scan_kernel(
     Those are short: the strides of tokens, the same at every call of a model, are constants, so that a tile needs one
     address and not one a row.
     """
-    wait_for_earlier_kernels(USE_PDL)
+    start(USE_PDL, False)
     i_h, i_block = tl.program_id(0) // tl.cdiv(P, BLOCK_P), tl.program_id(1)
     if SEGMENTED:
         i_sequence, begin, sequence_end, i_part = find_block(p_cu_seqlens, i_block, segment, sequences)

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from statewise.ops.ssd_prefill.triton_kernels import add_to_state, find_block, find_state, load_steps, load_tokens
-from statewise.ops.triton_common import wait_for_earlier_kernels
+from statewise.ops.triton_common import start
 
 
 @triton.jit
@@ -17,7 +17,7 @@ def segment_state_kernel(
 ):  # fmt: skip
     """What a segment adds to the state, and the log2 of its decay; not a sequence's last. One program a tile of P, head
     and segment."""
-    wait_for_earlier_kernels(USE_PDL)
+    start(USE_PDL, False)
     i_h, i_segment = tl.program_id(0) // tl.cdiv(P, BLOCK_P), tl.program_id(1)
     _, begin, end, i_part = find_block(p_cu_seqlens, i_segment, segment, sequences)
     begin += i_part.to(tl.int64) * segment
@@ -56,7 +56,7 @@ def pass_states_kernel(
     USE_PDL: tl.constexpr,
 ):  # fmt: skip
     """Replace what each segment adds by the state that enters it. One program a block of the state, head, sequence."""
-    wait_for_earlier_kernels(USE_PDL)
+    start(USE_PDL, False)
     i_h, i_sequence = tl.program_id(1), tl.program_id(2)
     i_slot = find_state(p_slots, i_sequence, HAS_SLOTS)
     if HAS_SLOTS:  # noqa: SIM102 - decided at compile time, the next line on the device
