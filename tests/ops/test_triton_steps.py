@@ -12,7 +12,13 @@ from tests.strategies import Dims, Inputs, Options
 NAN = float("nan")
 ALL, NONE = Options(True, True, True, True), Options(False, False, False, False)
 # (heads, head_dim, groups, state_size), window
-SMALL = [(Dims(4, 32, 2, 16), 4), (Dims(2, 80, 1, 96), 16), (Dims(3, 24, 3, 20), 2), (Dims(2, 16, 2, 16), 64)]
+SMALL = [
+    (Dims(4, 32, 2, 16), 4),
+    (Dims(2, 80, 1, 96), 16),
+    (Dims(3, 24, 3, 20), 2),
+    (Dims(2, 16, 2, 16), 64),
+    (Dims(3, 5, 1, 6), 5),
+]
 LARGE = [
     (Dims(128, 64, 8, 128), 16),
     (Dims(48, 64, 1, 128), 16),

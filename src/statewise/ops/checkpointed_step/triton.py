@@ -8,7 +8,7 @@ import triton
 from torch import Tensor
 
 from statewise.ops import tuning
-from statewise.ops.checkpointed_step.scratch import block_w, scratch_size
+from statewise.ops.checkpointed_step.scratch import block_n, block_w, scratch_size
 from statewise.ops.checkpointed_step.triton_fused import fused_kernel
 from statewise.ops.checkpointed_step.triton_split import coefficients_kernel, output_kernel
 from statewise.ops.common import NO_LIMIT, expect
@@ -57,7 +57,7 @@ def split_rule(rows: int, shape: StepShape) -> Launch:
 
 def _block_p(size: int, shape: StepShape) -> int:
     """Channels of a tile of so many numbers, enough for the matrix units."""
-    return max(16, min(64, size // triton.next_power_of_2(shape.state_size), triton.next_power_of_2(shape.head_dim)))
+    return max(16, min(64, size // block_n(shape.state_size), triton.next_power_of_2(shape.head_dim)))
 
 
 class Pages(NamedTuple):
@@ -201,7 +201,7 @@ def checkpointed_step(
     pdl = pdl_options(x.device)
     coefficients_kernel[triton.cdiv(heads // groups, run.block_h), groups, batch](
         **inputs, **pages.places(), p_mix=mix, p_fold=fold, H=heads, N=state_size, HEADS_PER_GROUP=heads // groups,
-        BLOCK_N=triton.next_power_of_2(state_size), BLOCK_H=run.block_h, num_warps=run.coefficient_warps,
+        BLOCK_N=block_n(state_size), BLOCK_H=run.block_h, num_warps=run.coefficient_warps,
         USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip
     launch_output(run, pages, x, C, z, out, mix, fold)
@@ -214,7 +214,7 @@ def launch_output(
     """The second kernel. x: (B, ..., H, P), or None where the first has appended it. C: (B, ..., G, N)."""
     output_kernel[run.grid(out)](
         **output_arguments(run, pages, x, C, z, out), p_mix=mix, p_fold=fold, H=out.shape[-2],
-        X_IN_RING=x is None, BLOCK_C=min(32 if pages.rand_seed is None else 16, triton.next_power_of_2(C.shape[-1])),
+        X_IN_RING=x is None, BLOCK_C=min(32 if pages.rand_seed is None else 16, block_n(C.shape[-1])),
     )  # fmt: skip
 
 
@@ -232,7 +232,7 @@ def output_arguments(
         "stride_o_b": out.stride(0), "stride_o_h": out.stride(-2),
         **pages.places(), **pages.states(), **pages.x_rings(), **pages.B_rings(),
         "P": head_dim, "N": state_size, "HEADS_PER_GROUP": heads // C.shape[-2], "HAS_Z": z is not None,
-        "BLOCK_P": run.block_p, "BLOCK_N": triton.next_power_of_2(state_size),
+        "BLOCK_P": run.block_p, "BLOCK_N": block_n(state_size),
         "BF16_PARTS": _parts(out.dtype, pages.state.dtype), "num_warps": run.num_warps,
         "USE_PDL": bool(pdl), **pdl,
     }  # fmt: skip

@@ -13,6 +13,7 @@ from torch import Tensor
 from statewise.ops import tuning
 from statewise.ops.causal_conv.triton import causal_conv_step
 from statewise.ops.checkpointed_step import triton as step
+from statewise.ops.checkpointed_step.scratch import block_n
 from statewise.ops.checkpointed_step.triton import Pages, checkpointed_step, coefficient_buffers, launch_output
 from statewise.ops.common import NO_LIMIT, expect
 from statewise.ops.gated_rms_norm.triton import gated_rms_norm
@@ -141,5 +142,5 @@ def _launch_append(
         H=heads, P=head_dim, N=state_size, G=groups, K=weight.shape[1], CONV_BIAS=bias is not None,
         HAS_D=D is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != NO_LIMIT, PREFETCH=prefetch,
         BLOCK_X=run.block_x, BLOCK_H=triton.next_power_of_2(heads // groups),
-        BLOCK_N=triton.next_power_of_2(state_size), num_warps=run.append_warps, USE_PDL=bool(pdl), **pdl,
+        BLOCK_N=block_n(state_size), num_warps=run.append_warps, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip
