@@ -82,10 +82,10 @@ def test_info_needs_no_weights(capsys, broken):
     assert "a token and request; the plain step moves" in out
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*sorted(COMMANDS.keys() - {"eval"}), "eval gsm8k", "eval word-problems"])
 def test_every_command_has_help(capsys, command):
     with pytest.raises(SystemExit, match="0"):
-        main([command, "--help"])
+        main([*command.split(), "--help"])
     out = capsys.readouterr().out
     assert "--checkpoint-interval" in out
     assert "None" not in out

@@ -16,6 +16,7 @@ COMMANDS = {
     "demo": "statewise.cli.demo",
     "generate": "statewise.cli.generate",
     "compare": "statewise.cli.compare",
+    "eval": "statewise.cli.eval",
     "info": "statewise.cli.info",
     "bench": "statewise.cli.bench",
     "tune": "statewise.cli.tune",

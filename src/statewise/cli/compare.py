@@ -6,25 +6,22 @@ Exit code 0 if every answer is the plain run's or leaves it at a near-tie, 1 if 
 import argparse
 import json
 import platform
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from statewise import __version__
-from statewise.cli.options import add_engine_options, engine_config, expect_writable
-from statewise.config import EngineConfig, format_bytes
-from statewise.engine.plan import make_plan
+from statewise.cli.modes import both_modes, label, progress
+from statewise.cli.options import add_engine_options, expect_writable
+from statewise.config import format_bytes
 from statewise.errors import ConfigError, RequestError
 from statewise.eval.compare import NEAR_TIE, Mode, run_mode
 from statewise.eval.questions import Question, read_questions
-from statewise.models.families import read_config
 
 SUMMARY = "plain against checkpointed on the same questions (the main job)"
 SHOWN_DIFFERENCES = 10
@@ -68,13 +65,15 @@ def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Quest
     """Run both modes and print. Returns the exit code."""
     if arguments.json not in (None, "-"):
         expect_writable("json", Path(arguments.json))
-    configs = _configs(arguments, model)
+    if arguments.show < 0:
+        raise ConfigError(f"show is {arguments.show}, expected at least 0")
+    configs = both_modes(arguments, model)
     err = Console(stderr=True)
     prompts = [question.prompt for question in questions]
     modes: list[Mode] = []
     for config in configs:
-        with _progress(err) as progress:
-            bar = progress.add_task(_label(config.checkpoint_interval), total=len(prompts))
+        with progress(err) as bars:
+            bar = bars.add_task(label(config.checkpoint_interval), total=len(prompts))
             modes.append(
                 run_mode(
                     model,
@@ -82,7 +81,7 @@ def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Quest
                     prompts,
                     arguments.max_tokens,
                     plain=modes[0] if modes else None,
-                    on_finish=lambda _, p=progress, b=bar: p.advance(b),  # type: ignore[misc]
+                    on_finish=lambda _, p=bars, b=bar: p.advance(b),  # type: ignore[misc]
                 )
             )
     refused = [output for output in modes[0].outputs if output.error]
@@ -96,42 +95,6 @@ def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Quest
             Path(arguments.json).write_text(report + "\n", encoding="utf-8")
         _print(Console(), modes, arguments, [*_answers(questions, modes, arguments.show), *([note] if note else [])])
     return 1 if any(mode.errors or not mode.as_predicted for mode in modes) else 0
-
-
-def _configs(arguments: argparse.Namespace, model: str) -> list[EngineConfig]:
-    """Both modes' options, checked before either runs, with slots and context that both can have. Prints both plans."""
-    for name, least in (("concurrency", 1), ("max_tokens", 1), ("show", 0)):
-        if getattr(arguments, name) < least:
-            raise ConfigError(f"{name} is {getattr(arguments, name)}, expected at least {least}")
-    if arguments.concurrency > arguments.max_batched_tokens:
-        raise ConfigError(
-            f"concurrency is {arguments.concurrency}, "
-            f"expected at most max_batched_tokens = {arguments.max_batched_tokens}"
-        )
-    if arguments.checkpoint_interval == 1:
-        raise ConfigError("checkpoint_interval is 1, the plain step itself; expected 2 to 64")
-    shape = read_config(Path(model))
-    configs = [
-        engine_config(arguments, checkpoint_interval=interval, max_batch=arguments.concurrency)
-        for interval in (1, arguments.checkpoint_interval)
-    ]
-    plans = [make_plan(shape, config) for config in configs]
-    contexts = [plan.max_context for plan in plans if plan.max_context is not None]
-    slots, context = min(plan.slots for plan in plans), min(contexts, default=None)
-    configs = [replace(config, max_batch=slots, max_context=context) for config in configs]
-    for config in configs:
-        lines = [_label(config.checkpoint_interval), *(f"  {line}" for line in make_plan(shape, config).lines())]
-        print("\n".join(lines), file=sys.stderr)
-    return configs
-
-
-def _label(interval: int) -> str:
-    return "plain" if interval == 1 else f"checkpointed {interval}"
-
-
-def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True)
 
 
 def _print(console: Console, modes: list[Mode], arguments: argparse.Namespace, notes: list[str]) -> None:
@@ -151,7 +114,7 @@ def _print(console: Console, modes: list[Mode], arguments: argparse.Namespace, n
         table.add_column(column, justify="right", no_wrap=True)
     for mode in modes:
         table.add_row(
-            _label(mode.checkpoint_interval),
+            label(mode.checkpoint_interval),
             f"{mode.identical}/{mode.served}",
             f"{mode.counters.state_writes:,}",
             f"{mode.predicted_state_writes:,}",

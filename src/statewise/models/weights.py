@@ -35,7 +35,7 @@ def load_model(folder: Path, config: ModelConfig, ops: Ops, dtype: torch.dtype, 
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tie_embeddings:
         del expected["lm_head.weight"]
-    files = _files(folder)
+    files = weight_files(folder)
     _check(folder, expected, _shapes(files, config))
 
     weights: dict[str, Tensor] = {}
@@ -53,7 +53,7 @@ def load_model(folder: Path, config: ModelConfig, ops: Ops, dtype: torch.dtype, 
     return model.requires_grad_(False).eval().prepare()
 
 
-def _files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """The files that the index names, or all safetensors files of a folder without an index."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
