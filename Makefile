@@ -17,15 +17,15 @@ test: $(VENV)/.dev  ## all tests; those that need a GPU or GSM8K's files skip wh
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.dev  ## ruff: lint and format
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests train
+	$(BIN)/ruff format --check src tests train
 
 types: $(VENV)/.dev  ## mypy, strict
 	$(BIN)/mypy
 
 format: $(VENV)/.dev  ## let ruff fix what it can
-	$(BIN)/ruff check --fix src tests
-	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests train
+	$(BIN)/ruff format src tests train
 
 clean:  ## remove the environment and what tools have cached
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -65,9 +65,9 @@ def write_demo_checkpoint(folder: Path, seed: int = 0) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     sizes = DemoSizes()
-    _write_json(folder / "config.json", _config(sizes))
-    _write_json(folder / "generation_config.json", _special_ids())
-    _write_json(folder / "tokenizer_config.json", _tokenizer_config())
+    write_json(folder / "config.json", nemotron_h_config(sizes, _special_ids()))
+    write_json(folder / "generation_config.json", _special_ids())
+    write_json(folder / "tokenizer_config.json", tokenizer_config())
     byte_tokenizer().save(str(folder / "tokenizer.json"))
     weights = demo_weights(sizes, torch.Generator().manual_seed(seed))
     # transformers refuses a file that does not name the framework it was written by.
@@ -169,7 +169,8 @@ def _special_ids() -> dict[str, object]:
     return {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "pad_token_id": PAD_ID}
 
 
-def _tokenizer_config() -> dict[str, object]:
+def tokenizer_config() -> dict[str, object]:
+    """tokenizer_config.json of a tokenizer with `SPECIAL_TOKENS`, none of which is added to a text."""
     bos, eos, pad = SPECIAL_TOKENS
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -182,13 +183,14 @@ def _tokenizer_config() -> dict[str, object]:
     }
 
 
-def _config(sizes: DemoSizes) -> dict[str, object]:
+def nemotron_h_config(sizes: DemoSizes, special: dict[str, object]) -> dict[str, object]:
+    """config.json of a model of these sizes, in float32 with a head of its own. special: the ids of its tokens."""
     return {
         "architectures": ["NemotronHForCausalLM"],
         "model_type": "nemotron_h",
         "num_hidden_layers": len(sizes.hybrid_override_pattern),
         **vars(sizes),
-        **_special_ids(),
+        **special,
         "attention_bias": False,
         "attention_dropout": 0.0,
         "chunk_size": 64,
@@ -218,7 +220,8 @@ def _config(sizes: DemoSizes) -> dict[str, object]:
     }
 
 
-def _write_json(path: Path, content: dict[str, object]) -> None:
+def write_json(path: Path, content: dict[str, object]) -> None:
+    """The same bytes on every platform."""
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8", newline="\n")
 
 

@@ -1,0 +1,148 @@
+"""The loop: the loss falls, a run repeats itself and goes on where it was cut, its folder answers questions."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from statewise.engine.llm import LLM
+from statewise.errors import ConfigError
+from tests.train.conftest import TINY, StartRun
+from train.__main__ import finish, main
+from train.evaluate import problems, score
+from train.loop import Trainer
+from train.optimizer import learning_rate, make_optimizer
+from train.presets import PRESETS
+from train.report import Log
+
+SHORT = replace(TINY, steps=12, evaluate_every=100)
+
+
+def losses(trainer: Trainer) -> list[float]:
+    lines = [json.loads(line) for line in trainer.log.path.read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_the_loss_falls_and_the_log_says_how(start: StartRun) -> None:
+    trainer = start("run")
+    assert trainer.run()
+    seen = losses(trainer)
+    assert len(seen) == TINY.steps
+    assert abs(seen[0] - math.log(512)) < 0.7
+    assert sum(seen[-5:]) / 5 < 0.6 * seen[0]
+    assert [line["step"] for line in trainer.log.lines if "exact_match" in line] == [20]
+
+
+def test_a_run_that_was_cut_goes_on_as_if_it_had_not_been(start: StartRun) -> None:
+    whole = start("whole", SHORT)
+    assert whole.run()
+    cut = start("cut", SHORT, stop_after=1e-9)  # stops at its first log line
+    assert not cut.run()
+    assert cut.progress.step == 1
+    cut = start("cut", SHORT, checkpoint_every=1e-9)
+    for _ in range(3):
+        assert not cut.is_done
+        cut = start("cut", SHORT, stop_after=1e-9)
+        cut.run()
+    assert start("cut", SHORT).run()
+    assert losses(start("cut", SHORT)) == losses(whole)
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(start("cut", SHORT).model.state_dict()[name], weight), name
+
+
+def test_lines_behind_the_last_checkpoint_are_dropped(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log.jsonl", 0)
+    for step in (1, 2, 3):
+        log.add(step=step, loss=1.0)
+    with log.path.open("a") as file:
+        file.write('{"step": 4, "lo')  # the machine went off here
+    assert [line["step"] for line in Log(tmp_path / "log.jsonl", 2).lines] == [1, 2]
+    assert log.path.read_text().count("\n") == 2
+
+
+def test_a_seed_repeats_a_run_and_another_does_not(start: StartRun) -> None:
+    first, again, other = start("a", SHORT), start("b", SHORT), start("c", replace(SHORT, seed=1))
+    for trainer in (first, again, other):
+        trainer.run()
+    assert losses(first) == losses(again)
+    assert losses(first) != losses(other)
+
+
+def test_a_folder_of_another_preset_is_refused(start: StartRun) -> None:
+    start("run", SHORT).run()
+    with pytest.raises(ConfigError, match="another preset"):
+        start("run", replace(SHORT, seed=2))
+
+
+def test_minutes_decide_the_steps_once(start: StartRun) -> None:
+    trainer = start("run", SHORT, minutes=1e-9)
+    assert trainer.run()
+    assert trainer.progress.total == trainer.progress.step == SHORT.warmup + 1
+    assert start("run", SHORT, minutes=5).is_done
+    with pytest.raises(ConfigError, match="warm-up"):
+        start("other", replace(SHORT, warmup=2), minutes=1)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(start: StartRun) -> None:
+    trainer = start("run", SHORT)
+    trainer.model.norm_f.weight.data.fill_(torch.nan)
+    with pytest.raises(FloatingPointError, match="step 1"):
+        trainer.run()
+    assert not trainer.checkpoint.exists()
+
+
+def test_only_matrices_and_convolutions_decay(start: StartRun) -> None:
+    model = start("run").model
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    decayed, kept = make_optimizer(model, TINY).param_groups
+    assert decayed["weight_decay"] == TINY.weight_decay
+    assert kept["weight_decay"] == 0
+    assert all(names[id(weight)].endswith("weight") and "norm" not in names[id(weight)] for weight in decayed["params"])
+    leaves = {names[id(weight)].rpartition(".")[2] for weight in kept["params"]}
+    assert leaves == {"A_log", "D", "dt_bias", "bias", "weight"}
+    assert len(decayed["params"]) + len(kept["params"]) == len(names)
+
+
+def test_the_rate_warms_up_and_falls_to_zero() -> None:
+    preset = replace(TINY, learning_rate=1.0, warmup=4)
+    rates = [learning_rate(step, 24, preset) for step in range(25)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert rates[4] == 1.0
+    assert rates[14] == pytest.approx(0.5)
+    assert rates[24] == 0
+
+
+def test_the_finished_folder_answers_and_its_card_says_how_well(start: StartRun) -> None:
+    trainer = start("run", SHORT)
+    trainer.run()
+    scores = finish(trainer, None, "python -m train --preset tiny")
+    folder = trainer.model_folder
+    card = (folder / "README.md").read_text()
+    assert "$" not in card.replace("$N", "")
+    for one in scores:
+        assert f"| {one.name} | {one.right} of {one.asked} | {one.share:.1%} |" in card
+    results = json.loads((trainer.options.folder / "scores.json").read_text())
+    assert [one["asked"] for one in results["scores"]] == [4, 4, 4]
+    assert (trainer.options.folder / "loss.png").read_bytes().startswith(b"\x89PNG")
+    asked = problems(TINY, "held-out", 6)
+    assert {kind for kind, _ in asked} == {"single_purchase"}
+    assert score(LLM(folder, quiet=True), "again", asked).asked == 6
+
+
+def test_the_command_line_refuses_what_cannot_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for flags, said in (
+        (["--steps", "0"], "steps is 0"),
+        (["--kinds", "ages,sums"], "sums"),
+        *([] if torch.cuda.is_available() else [(["--device", "cuda"], "no GPU")]),
+    ):
+        assert main(["--preset", "tiny", "--out", str(tmp_path / "x"), *flags]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_presets_evaluate_at_log_lines() -> None:
+    with pytest.raises(ConfigError, match="multiple of 20"):
+        replace(PRESETS["h200"], evaluate_every=30)

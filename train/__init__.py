@@ -1,0 +1,1 @@
+"""Trains the small hybrid that the repository ships: `python -m train --preset toy`. See README.md beside this."""

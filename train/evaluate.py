@@ -1,0 +1,86 @@
+"""Exact match of a checkpoint folder on generated problems and on GSM8K, answered by the engine itself."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from statewise.demo.questions import dice_of, distinct_problems, word_problems
+from statewise.engine.llm import LLM
+from statewise.engine.request import SamplingParams
+from statewise.eval.gsm8k import read_gsm8k
+from statewise.eval.prompts import FEWSHOT_SEED, MAX_TOKENS, STOP, few_shot_prompts
+from statewise.eval.questions import Question
+from statewise.eval.scoring import judge
+from train.presets import Preset
+
+SHOTS = 5
+EXAMPLES = 500  # solved training problems that few-shot prompts draw from
+FEW_SHOT_LIMIT, NEW_KINDS_LIMIT, GSM8K_LIMIT = 200, 400, 200
+
+
+@dataclass(frozen=True)
+class Score:
+    """How many answers are right by the strict filter of lm-evaluation-harness, and of which kinds."""
+
+    name: str
+    right: int
+    asked: int
+    by_kind: dict[str, tuple[int, int]]  # name -> right, asked
+
+    @property
+    def share(self) -> float:
+        """Exact match, 0 to 1."""
+        return self.right / self.asked if self.asked else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields and the share."""
+        return {**asdict(self), "exact_match": self.share}
+
+
+Labelled = Sequence[tuple[str, Question]]
+
+
+def problems(preset: Preset, split: str, count: int, seed: int = 1) -> Labelled:
+    """`count` problems of the split with the names of their kinds, of the preset's kinds if it names some."""
+    stream: Iterable[tuple[str, Question]] = distinct_problems(dice_of(split, seed), split)
+    if preset.kinds and split != "new-kinds":
+        stream = (pair for pair in stream if pair[0] in preset.kinds)
+    return list(islice(stream, count))
+
+
+def open_model(folder: Path, device: str, backend: str) -> LLM:
+    """The engine on a checkpoint folder. backend "torch" compiles nothing, which suits a look in between."""
+    return LLM(folder, quiet=True, device=device, backend=backend)
+
+
+def score(llm: LLM, name: str, asked: Labelled, examples: Sequence[Question] = (), shots: int = 0) -> Score:
+    """Greedy answers to all questions at once, with so many solved examples before each."""
+    prompts = few_shot_prompts([question for _, question in asked], examples, shots, FEWSHOT_SEED)
+    params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, stop=STOP)
+    by_kind: dict[str, tuple[int, int]] = {}
+    for (kind, question), output in zip(asked, llm.generate(prompts, params), strict=True):
+        is_right = output.error is None and judge(output.text, question.answer).strict_right
+        right, count = by_kind.get(kind, (0, 0))
+        by_kind[kind] = (right + is_right, count + 1)
+    return Score(name, sum(right for right, _ in by_kind.values()), len(asked), by_kind)
+
+
+def report_scores(llm: LLM, preset: Preset, gsm8k: Path | None) -> list[Score]:
+    """What the card says. gsm8k: the folder of its files; None: it is left out.
+
+    Raises DataError if GSM8K's files cannot be read.
+    """
+    count = preset.report_on
+    held_out = problems(preset, "held-out", count, seed=2)
+    examples = word_problems(EXAMPLES, seed=2, split="train")
+    scores = [
+        score(llm, "held-out problems of the trained kinds, zero-shot", held_out),
+        score(llm, "the same, 5-shot", held_out[:FEW_SHOT_LIMIT], examples, SHOTS),
+        score(llm, "kinds never trained, zero-shot", problems(preset, "new-kinds", min(count, NEW_KINDS_LIMIT))),
+    ]
+    if gsm8k is not None:
+        asked = [("gsm8k", question) for question in read_gsm8k("test", gsm8k)[:GSM8K_LIMIT]]
+        scores.append(score(llm, "GSM8K test, 5-shot", asked, read_gsm8k("train", gsm8k), SHOTS))
+    return scores

@@ -1,0 +1,124 @@
+"""The model in training: how its weights begin, how it runs over whole rows, how it becomes a checkpoint folder."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from statewise.config import ModelConfig
+from statewise.demo.checkpoint import DemoSizes, nemotron_h_config, write_json
+from statewise.layers.attention import Attention
+from statewise.layers.mamba2 import Mamba2Mixer
+from statewise.models.families import read_config
+from statewise.models.hybrid import Block, HybridModel
+from statewise.ops.backend import Ops, resolve
+from train.rows import NO_LABEL
+from train.tokenizer import special_ids
+
+DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4
+EMBEDDING_STD = 0.02
+WIDE = ("A_log", "D", "dt_bias")  # float32 in every file: the decay is exponential in them
+PREFIX = "backbone."  # of the released names
+
+
+def write_config(sizes: DemoSizes, folder: Path, dtype: torch.dtype) -> ModelConfig:
+    """config.json and generation_config.json as transformers writes them; returns what this package reads in them.
+
+    The head has weights of its own: transformers has no tied ones for this family.
+    """
+    name = str(dtype).removeprefix("torch.")
+    changes: dict[str, object] = {"torch_dtype": name, "dtype": name}
+    write_json(folder / "config.json", nemotron_h_config(sizes, special_ids()) | changes)
+    write_json(folder / "generation_config.json", special_ids())
+    return read_config(folder)
+
+
+def new_model(config: ModelConfig, seed: int, device: torch.device) -> HybridModel:
+    """The model with its first weights, float32 on `device`, drawn on the CPU: the same ones on every device.
+
+    A, dt and D as in Dao and Gu, arXiv 2405.21060 (`state-spaces/mamba`). What a layer adds to the residual is scaled
+    by 1 / sqrt(layers), as in GPT-2, so that the sum does not grow with the depth.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.device("meta"):
+        model = HybridModel(config, training_ops(device))
+    model.to_empty(device="cpu")
+    for name, weight in model.named_parameters():
+        first_values(name, weight.data, generator, len(config.pattern))
+    return model.to(device)
+
+
+def first_values(name: str, weight: Tensor, generator: torch.Generator, layers: int) -> None:
+    """Fill one weight, told by its released name, in place."""
+    leaf = name.removesuffix(".weight").rpartition(".")[2]
+    if leaf == "A_log":
+        weight.uniform_(1, 16, generator=generator).log_()
+    elif leaf == "dt_bias":
+        dt = weight.uniform_(math.log(DT_MIN), math.log(DT_MAX), generator=generator).exp().clamp(min=DT_FLOOR)
+        weight.copy_(dt + torch.log(-torch.expm1(-dt)))  # softplus(dt_bias) == dt
+    elif leaf == "D" or leaf.startswith("norm"):
+        weight.fill_(1)
+    elif leaf == "embeddings":
+        weight.normal_(0, EMBEDDING_STD, generator=generator)
+    elif leaf == "bias":  # of the convolution
+        weight.zero_()
+    else:
+        bound = 1 / math.sqrt(weight[0].numel())  # of torch's own Linear and Conv1d
+        weight.uniform_(-bound, bound, generator=generator)
+        if leaf in ("out_proj", "o_proj", "down_proj"):
+            weight.div_(math.sqrt(layers))
+
+
+def training_ops(device: torch.device) -> Ops:
+    """The torch ops, which are differentiable, with a scan that sums in float32 whatever autocast says."""
+    ops, _ = resolve("torch", device)
+    return replace(ops, ssd_prefill=_outside_autocast(ops.ssd_prefill, device.type))
+
+
+def _outside_autocast(run: Callable[..., Any], device_type: str) -> Callable[..., Any]:
+    def without(*arguments: Any, **options: Any) -> Any:
+        with torch.autocast(device_type, enabled=False):
+            return run(*arguments, **options)
+
+    return without
+
+
+def forward(model: HybridModel, tokens: Tensor) -> Tensor:
+    """Rows of one length from their first token, (B, T), to what the head reads, (B, T, hidden). No cache is used."""
+    rows, length = tokens.shape
+    edges = torch.arange(0, rows * length + 1, length, device=tokens.device)
+    residual = model.embeddings(tokens)
+    for layer in model.layers:
+        assert isinstance(layer, Block)
+        hidden, mixer = layer.norm(residual), layer.mixer
+        if isinstance(mixer, Mamba2Mixer):
+            out = mixer.whole(hidden.flatten(0, 1), edges).unflatten(0, (rows, length))
+        elif isinstance(mixer, Attention):
+            out = mixer.whole(hidden)
+        else:
+            out = mixer(hidden)
+        residual = residual + out
+    return model.norm_f(residual)
+
+
+def loss_of(model: HybridModel, tokens: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy over the labelled places, in float32. The head runs there only."""
+    asked = labels != NO_LABEL
+    logits = model.lm_head(forward(model, tokens)[asked])
+    return nn.functional.cross_entropy(logits.float(), labels[asked])
+
+
+def export(model: HybridModel, sizes: DemoSizes, folder: Path, dtype: torch.dtype) -> None:
+    """Write config and weights as a checkpoint folder, rounded to `dtype`. Raises OSError if it cannot be written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_config(sizes, folder, dtype)
+    weights = {
+        PREFIX + name: weight.detach().cpu().to(torch.float32 if name.endswith(WIDE) else dtype).contiguous()
+        for name, weight in model.named_parameters()
+    }
+    (folder / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))

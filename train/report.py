@@ -1,0 +1,89 @@
+"""What a run leaves besides weights: its log as JSON lines, the loss curve as a picture, the model card."""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from statewise import __version__
+from statewise.demo.kinds import NEVER_TRAINED, TRAINED
+from train.evaluate import Score
+from train.presets import Preset
+
+
+class Log:
+    """JSON lines: {"step", "loss", ...} of the training, {"step", "exact_match"} of the evaluations in between."""
+
+    def __init__(self, path: Path, step: int):
+        """step: where the run goes on; later lines, of a run cut off after its last checkpoint, are dropped."""
+        self.path = path
+        self.lines = [line for line in _lines(path) if line["step"] <= step]
+        path.write_text("".join(json.dumps(line) + "\n" for line in self.lines), encoding="utf-8")
+
+    def add(self, **line: Any) -> None:
+        """Write one line at once."""
+        self.lines.append(line)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a log; a last one that was cut off in the middle is no line."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def draw_curve(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+    """Loss over steps on the left, exact match on held-out problems on the right."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    axes.plot(*zip(*losses, strict=True), color="tab:blue", linewidth=1)
+    axes.set_yscale("log")
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss on the answers, nats a token", color="tab:blue")
+    axes.grid(alpha=0.3)
+    matches = [(line["step"], line["exact_match"]) for line in lines if "exact_match" in line]
+    if matches:
+        right = axes.twinx()
+        right.plot(*zip(*matches, strict=True), color="tab:red", marker="o", markersize=3)
+        right.set_ylim(0, 1)
+        right.set_ylabel("exact match, held-out problems", color="tab:red")
+    axes.set_title(title)
+    figure.savefig(path, dpi=110)
+
+
+def card(preset: Preset, scores: Sequence[Score], facts: Mapping[str, Any]) -> str:
+    """The model card: `card.md` with the names that stand there after a dollar sign. facts: those not made here."""
+    sizes, held_out = preset.sizes, scores[0]
+    weakest = sorted(held_out.by_kind.items(), key=lambda item: (item[1][0] / item[1][1], item[0]))[:5]
+    template = Template(resources.files("train").joinpath("card.md").read_text(encoding="utf-8"))
+    return template.substitute(
+        facts,
+        pattern=sizes.hybrid_override_pattern,
+        hidden=sizes.hidden_size,
+        heads=sizes.mamba_num_heads,
+        head_dim=sizes.mamba_head_dim,
+        states=sizes.ssm_state_size,
+        groups=sizes.n_groups,
+        vocab=sizes.vocab_size,
+        length=preset.length,
+        rows=preset.rows,
+        learning_rate=preset.learning_rate,
+        warmup=preset.warmup,
+        decay=preset.weight_decay,
+        seed=preset.seed,
+        kinds=len(preset.kinds or TRAINED),
+        new_kinds=len(NEVER_TRAINED),
+        scores="\n".join(f"| {one.name} | {one.right} of {one.asked} | {one.share:.1%} |" for one in scores),
+        weakest="\n".join(f"| `{kind}` | {right} of {asked} |" for kind, (right, asked) in weakest),
+        version=__version__,
+        torch=torch.__version__,
+    )
