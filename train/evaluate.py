@@ -1,7 +1,7 @@
 """Exact match of a checkpoint folder on generated problems and on GSM8K, answered by the engine itself."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,21 +22,40 @@ FEW_SHOT_LIMIT, NEW_KINDS_LIMIT, GSM8K_LIMIT = 200, 400, 200
 
 @dataclass(frozen=True)
 class Score:
-    """How many answers are right by the strict filter of lm-evaluation-harness, and of which kinds."""
+    """Which answers are right by the strict filter of lm-evaluation-harness, in the order of the questions."""
 
     name: str
-    right: int
-    asked: int
-    by_kind: dict[str, tuple[int, int]]  # name -> right, asked
+    answers: tuple[tuple[str, bool], ...]  # kind, whether it is right
+
+    @property
+    def right(self) -> int:
+        """How many are right."""
+        return sum(is_right for _, is_right in self.answers)
+
+    @property
+    def asked(self) -> int:
+        """How many there are."""
+        return len(self.answers)
 
     @property
     def share(self) -> float:
         """Exact match, 0 to 1."""
-        return self.right / self.asked if self.asked else 0.0
+        return self.right / self.asked
+
+    @property
+    def by_kind(self) -> dict[str, tuple[int, int]]:
+        """Of each kind, right and asked."""
+        count: dict[str, tuple[int, int]] = {}
+        for kind, is_right in self.answers:
+            right, asked = count.get(kind, (0, 0))
+            count[kind] = (right + is_right, asked + 1)
+        return count
 
     def to_json(self) -> dict[str, Any]:
-        """The fields and the share."""
-        return {**asdict(self), "exact_match": self.share}
+        """Everything; in_order has a 1 or a 0 a question, so that a sample of them can be checked again."""
+        in_order = "".join(str(int(is_right)) for _, is_right in self.answers)
+        counts = {"right": self.right, "asked": self.asked, "exact_match": self.share}
+        return {"name": self.name, **counts, "by_kind": self.by_kind, "in_order": in_order}
 
 
 Labelled = Sequence[tuple[str, Question]]
@@ -52,19 +71,18 @@ def problems(preset: Preset, split: str, count: int, seed: int = 1) -> Labelled:
 
 def open_model(folder: Path, device: str, backend: str) -> LLM:
     """The engine on a checkpoint folder. backend "torch" compiles nothing, which suits a look in between."""
-    return LLM(folder, quiet=True, device=device, backend=backend)
+    return LLM(folder, quiet=True, device=device, backend=backend, max_batch=128)
 
 
 def score(llm: LLM, name: str, asked: Labelled, examples: Sequence[Question] = (), shots: int = 0) -> Score:
     """Greedy answers to all questions at once, with so many solved examples before each."""
     prompts = few_shot_prompts([question for _, question in asked], examples, shots, FEWSHOT_SEED)
     params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, stop=STOP)
-    by_kind: dict[str, tuple[int, int]] = {}
-    for (kind, question), output in zip(asked, llm.generate(prompts, params), strict=True):
-        is_right = output.error is None and judge(output.text, question.answer).strict_right
-        right, count = by_kind.get(kind, (0, 0))
-        by_kind[kind] = (right + is_right, count + 1)
-    return Score(name, sum(right for right, _ in by_kind.values()), len(asked), by_kind)
+    outputs = llm.generate(prompts, params)
+    rights = [
+        one.error is None and judge(one.text, q.answer).strict_right for one, (_, q) in zip(outputs, asked, strict=True)
+    ]
+    return Score(name, tuple(zip((kind for kind, _ in asked), rights, strict=True)))
 
 
 def report_scores(llm: LLM, preset: Preset, gsm8k: Path | None) -> list[Score]:

@@ -75,9 +75,14 @@ def first_values(name: str, weight: Tensor, generator: torch.Generator, layers: 
 
 
 def training_ops(device: torch.device) -> Ops:
-    """The torch ops, which are differentiable, with a scan that sums in float32 whatever autocast says."""
+    """The torch ops, which are differentiable, with a scan that sums in float32 whatever autocast says.
+
+    torch.compile leaves scan and convolution alone: they cut packed sequences of any lengths, which it cannot trace.
+    """
     ops, _ = resolve("torch", device)
-    return replace(ops, ssd_prefill=_outside_autocast(ops.ssd_prefill, device.type))
+    scan = _outside_autocast(ops.ssd_prefill, device.type)
+    conv: Callable[..., Tensor] = torch.compiler.disable(ops.causal_conv_prefill)
+    return replace(ops, ssd_prefill=torch.compiler.disable(scan), causal_conv_prefill=conv)
 
 
 def _outside_autocast(run: Callable[..., Any], device_type: str) -> Callable[..., Any]:
