@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from statewise.cli import eval_drift
 from statewise.cli.compare import check_limit
 from statewise.cli.modes import both_modes, label, one_mode, progress
 from statewise.cli.options import add_engine_options, expect_writable
@@ -24,7 +25,7 @@ from statewise.eval.records import Records, expect_same_run
 from statewise.eval.report import CONFIDENCE, FILTERS, Scored, identical, paired, report, score
 from statewise.eval.run import Exam, answer, describe_run
 
-SUMMARY = "score a model on GSM8K or word problems, in one mode or both"
+SUMMARY = "score a model on GSM8K or word problems, or measure how states drift"
 TEST_SEED = 0  # of the word problems that are asked
 MAX_PROBLEM_SHOTS = 1000  # worked examples that prompts draw from
 
@@ -54,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--split", choices=SPLITS, default="held-out", help="kinds and numbers to draw from (default %(default)s)"
     )
     _add_run_arguments(problems, shots=0)
+    drift = what.add_parser(
+        "drift",
+        help="errors of rounded states against float64 over thousands of tokens",
+        description=eval_drift.__doc__,
+    )
+    eval_drift.add_arguments(drift)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser, shots: int) -> None:
@@ -87,6 +94,8 @@ def _add_run_arguments(parser: argparse.ArgumentParser, shots: int) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.what == "drift":
+        return eval_drift.run(arguments)
     check_limit(arguments.limit)
     exam = _gsm8k(arguments) if arguments.what == "gsm8k" else _word_problems(arguments)
     completions = _completions_file(arguments.output)
