@@ -225,6 +225,7 @@ def refused(capsys, *arguments):
         (["--concurrency", "5000"], "concurrency is 5000, expected at most max_batched_tokens = 2048"),
         (["--against", "plain", "--checkpoint-interval", "1"], "checkpoint_interval is 1, the plain step itself"),
         (["--output", "/dev/null/x.json"], "output is /dev/null/x.json, which cannot be written"),
+        (["--output", "."], "output is ., which cannot be written: Is a directory"),
         (["--max-context", "10"], "none of 8 questions could be served; question 1: the prompt has"),
     ],
 )

@@ -1,6 +1,9 @@
 """Completions on disk: nothing that was written is lost, nothing of another run gets in."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +87,36 @@ def test_a_damaged_line_in_the_middle(path, line, message):
 def test_two_runs_at_once(path):
     with Records(path, RUN, {}), pytest.raises(ConfigError, match="is being written by another run"):
         Records(path, RUN, {})
+
+
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from statewise.errors import DataError
+from statewise.eval.records import Records
+from tests.eval.test_records import RUN, completion
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+with Records(Path(sys.argv[1]), RUN, {}) as records:
+    for index in range(100):
+        try:
+            records.add(completion(index))
+        except DataError as error:
+            print(index, error)
+            break
+"""
+
+
+def test_a_disk_that_is_full(tmp_path):
+    """A file that may have 2,000 bytes: an error in a line, and all that was written before is there."""
+    path = tmp_path / "x"
+    command = [sys.executable, "-c", LIMITED, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    index, _, message = done.stdout.partition(" ")
+    assert "cannot be written" in message
+    with Records(path, RUN, {}) as records:
+        assert list(records.of("plain")) == list(range(int(index)))
 
 
 def test_without_a_file_they_are_remembered():

@@ -157,9 +157,9 @@ def _completions_file(output: Path | None) -> Path | None:
     """Where completions go as they come: beside the results."""
     if output is None:
         return None
+    expect_writable("output", output)
     beside = output.with_name(output.name.removesuffix(".json") + ".completions.jsonl")
-    for path in (output, beside):
-        expect_writable("output", path)
+    expect_writable("output", beside)
     return beside
 
 

@@ -10,9 +10,10 @@ A line is written at once and handed to the system, so only a line that was bein
 import fcntl
 import json
 from dataclasses import asdict, dataclass, fields
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from statewise.errors import ConfigError, DataError
 
@@ -43,7 +44,7 @@ class Records:
         self.path = path
         self.sessions: list[dict[str, Any]] = []
         self.completions: dict[tuple[str, int], Completion] = {}
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
         if path is not None:
             self._file = _open_alone(path)
             try:
@@ -66,14 +67,20 @@ class Records:
         return {index: one for (name, index), one in self.completions.items() if name == mode}
 
     def add(self, completion: Completion) -> None:
-        """Keep one more."""
+        """Keep one more. Raises DataError if the disk takes no more."""
         self.completions[completion.mode, completion.index] = completion
         self._write(asdict(completion))
 
     def _write(self, record: dict[str, Any]) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps(record).encode() + b"\n")
-            self._file.flush()
+        if self._file is None:
+            return
+        line = json.dumps(record).encode() + b"\n"
+        try:
+            whole = self._file.write(line) == len(line)
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be written: {error.strerror}; what was there is kept") from error
+        if not whole:
+            raise DataError(f"{self.path} cannot be written: the disk is full; what was there is kept")
 
     def _read(self, run: dict[str, Any]) -> None:
         """Take in what is there; then cut off a torn last line."""
@@ -114,9 +121,9 @@ class Records:
         return Completion(**record | {"token_ids": tuple(record["token_ids"])})
 
 
-def _open_alone(path: Path) -> IO[bytes]:
-    """Open for reading and writing; made if missing. Held until closed, so that two runs cannot mix their lines."""
-    file = path.open("r+b" if path.exists() else "w+b")
+def _open_alone(path: Path) -> FileIO:
+    """Open unbuffered; made if missing. Held until closed, so that two runs cannot mix their lines."""
+    file = path.open("r+b" if path.exists() else "w+b", buffering=0)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
