@@ -91,9 +91,9 @@ class ModelConfig:
         return self.pattern.count(kind)
 
 
-def option(default: Any, meaning: str) -> Any:
+def option(default: Any, meaning: str, hashed: bool = True) -> Any:
     """A dataclass field that also knows what it means: the command line builds its flag and its help from it."""
-    return field(default=default, metadata={"help": meaning})
+    return field(default=default, hash=None if hashed else False, metadata={"help": meaning})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,24 +1,52 @@
 """Sampling: the right tokens with the right probabilities, each row by itself."""
 
+import dataclasses
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from statewise.engine.request import SamplingParams
-from statewise.engine.sampler import sample, top_logprobs, uniform
+from statewise.engine import sampler
+from statewise.engine.request import Request, SamplingParams
+from statewise.engine.sampler import Sampler, adjust, choose, top_logprobs
+from statewise.engine.sampling_batch import make_sampling_batch, random_numbers, uniforms
+from statewise.engine.text import TextStream
+from tests.engine.harness import LETTERS
 
+CPU = torch.device("cpu")
 LOGITS = torch.tensor([0.0, 2.0, 1.0, -1.0, 2.0])
 SPREAD = [(i + 0.5) / 2000 for i in range(2000)]
 
 
+def request(slot=0, prompt=(0,), output=(), seed=0, ends_at=(), **options):
+    params = SamplingParams(**({"max_tokens": 99} | options))
+    built = Request(0, tuple(prompt), params, seed, TextStream(LETTERS), frozenset(ends_at))
+    built.slot, built.output = slot, list(output)
+    return built
+
+
+def drawn(logits, requests, numbers):
+    """Tokens for given random numbers."""
+    return choose(logits, make_sampling_batch(requests, numbers, logits.shape[-1], CPU).draws)[0]
+
+
 def shares(**options):
-    """How often each token is chosen over an even spread of uniforms."""
-    params = SamplingParams(**options)
-    tokens = sample(LOGITS.expand(2000, 5), [params] * 2000, SPREAD)
+    """How often each token is chosen over an even spread of random numbers."""
+    tokens = drawn(LOGITS.expand(2000, 5), [request(**options)] * 2000, SPREAD)
     return torch.bincount(tokens, minlength=5) / 2000
 
 
+def adjusted(logits, each, poison=True):
+    """The logits of requests, each new in its slot, as they are before a token is chosen."""
+    built = Sampler(8, logits.shape[-1], CPU, poison)
+    built.counts.begin(each)
+    return adjust(logits, make_sampling_batch(each, random_numbers(each), logits.shape[-1], CPU), built.counts)
+
+
 def test_greedy_takes_the_first_of_equals():
-    assert sample(LOGITS[None], [SamplingParams(temperature=0)], [0.99]).tolist() == [1]
+    assert drawn(LOGITS[None], [request(temperature=0)], [0.99]).tolist() == [1]
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -32,6 +60,12 @@ def test_top_k_keeps_the_likeliest():
     assert (got > 0).tolist() == [False, True, True, False, True]
     torch.testing.assert_close(got[[1, 2, 4]], LOGITS[[1, 2, 4]].softmax(-1), rtol=0, atol=1e-3)
     assert shares(top_k=1).tolist() == [0, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("top_k", [5, 6, 2**70])
+def test_a_cut_that_cuts_nothing_changes_no_token(top_k):
+    expected = drawn(LOGITS.expand(2000, 5), [request()] * 2000, SPREAD)
+    assert drawn(LOGITS.expand(2000, 5), [request(top_k=top_k)] * 2000, SPREAD).tolist() == expected.tolist()
 
 
 def test_top_p_keeps_the_smallest_set_that_reaches_it():
@@ -51,29 +85,240 @@ def test_top_p_counts_what_top_k_has_left():
     assert (shares(top_k=2, top_p=0.6) > 0).tolist() == [False, True, False, False, True]
 
 
-def test_extreme_uniforms_stay_inside_the_kept_tokens():
-    for u in (0.0, 1 - 1e-16):
-        [token] = sample(LOGITS[None], [SamplingParams(top_k=2)], [u]).tolist()
-        assert token in (1, 4)
+def test_top_k_counts_what_min_p_has_left_and_top_p_too():
+    """min_p leaves three tokens of 0.42, 0.42 and 0.16: top_p 0.8 needs two; of all five it would need three."""
+    assert (shares(min_p=0.3, top_p=0.8) > 0).tolist() == [False, True, False, False, True]
+    assert (shares(top_p=0.8) > 0).tolist() == [False, True, True, False, True]
 
 
-def test_a_row_does_not_depend_on_its_batch():
-    g = torch.Generator().manual_seed(0)
-    logits = torch.randn(16, 50, generator=g)
-    params = [SamplingParams(temperature=0.1 * i, top_k=i, top_p=1 - 0.03 * i, min_p=0.01 * i) for i in range(16)]
-    uniforms = [uniform(i, 3) for i in range(16)]
-    together = sample(logits, params, uniforms)
-    apart = [int(sample(logits[i : i + 1], params[i : i + 1], uniforms[i : i + 1])) for i in range(16)]
-    assert together.tolist() == apart
+def test_extreme_numbers_stay_inside_the_kept_tokens():
+    for number in (0.0, 1 - 2.0**-53):
+        for options in ({"top_k": 2}, {"min_p": 0.9}, {"temperature": 0.01}):
+            [token] = drawn(LOGITS[None], [request(**options)], [number]).tolist()
+            assert token in (1, 4)
 
 
-def test_uniforms_are_even_and_depend_on_seed_and_position():
-    values = torch.tensor([uniform(seed, position) for seed in range(40) for position in range(50)])
+@pytest.mark.parametrize("temperature", [1e-5, 1.0, 1e300])
+def test_logits_of_any_size_and_impossible_tokens(temperature):
+    logits = torch.tensor([[-torch.inf, 3e38, -3e38, -torch.inf], [-1e30, -torch.inf, -1e30, -1e30]])
+    for number in (0.0, 0.5, 1 - 2.0**-53):
+        first, second = drawn(logits, [request(temperature=temperature)] * 2, [number] * 2).tolist()
+        assert first in (1, 2)
+        assert second in (0, 2, 3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.data())
+def test_against_the_definition_in_floating_point(seed, data):
+    """A draw is the first token, in the order of the vocabulary, at which the kept probabilities pass the number."""
+    g = torch.Generator().manual_seed(seed)
+    logits = torch.randn(1, 40, generator=g, dtype=torch.float64) * 3
+    top_k, top_p = data.draw(st.integers(0, 45)), data.draw(st.floats(0.01, 1))
+    min_p, temperature = data.draw(st.floats(0, 0.5)), data.draw(st.floats(0.2, 5))
+    number = data.draw(st.floats(0, 1, exclude_max=True))
+    probs = (logits[0] / temperature).softmax(-1)
+    kept = [t for t in sorted(range(40), key=lambda t: -probs[t]) if probs[t] >= min_p * probs.max()][: top_k or 40]
+    mass, chosen = sum(float(probs[t]) for t in kept), []
+    for token in kept:
+        if sum(float(probs[t]) for t in chosen) < top_p * mass:
+            chosen.append(token)
+    total, passed = sum(float(probs[t]) for t in chosen), 0.0
+    options = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "temperature": temperature}
+    [token] = drawn(logits, [request(**options)], [number]).tolist()
+    assert token in chosen
+    passed = sum(float(probs[t]) for t in sorted(chosen) if t < token) / total
+    assert passed - 1e-9 <= number <= passed + float(probs[token]) / total + 1e-9
+
+
+def mixed(count=24, vocab_size=50, seed=0):
+    """Rows of every kind: logits and requests, each in its own slot, with something in its output."""
+    g = torch.Generator().manual_seed(seed)
+    logits = torch.randn(count, vocab_size, generator=g) * 2
+    words = torch.randint(0, vocab_size, (count, 12), generator=g).tolist()
+    requests = [
+        request(
+            slot=count - 1 - i,
+            prompt=words[i][:6],
+            output=words[i][6:],
+            seed=i * 7919 - 50,
+            ends_at=(words[i][0],),
+            temperature=0 if i % 3 == 0 else 0.3 * i,
+            top_k=i if i % 4 == 1 else 0,
+            top_p=0.6 if i % 4 == 2 else 1,
+            min_p=0.02 * (i % 5),
+            repetition_penalty=1 + 0.1 * (i % 2),
+            presence_penalty=0.5 * (i % 7 == 2),
+            frequency_penalty=-0.5 * (i % 7 == 3),
+            logit_bias={words[i][1]: 2.0, words[i][2]: -3.0} if i % 5 == 0 else None,
+            min_tokens=9 if i % 4 == 0 else 0,
+        )
+        for i in range(count)
+    ]
+    return logits, requests
+
+
+@pytest.mark.parametrize("at_once", [1, 120, 2**23])
+@pytest.mark.parametrize("poison", [False, True])
+def test_a_row_does_not_depend_on_its_batch_its_place_or_its_slot(at_once, poison, monkeypatch):
+    monkeypatch.setattr(sampler, "LOGITS_AT_ONCE", at_once)
+    logits, requests = mixed()
+    given_logits = logits.clone()
+    together = Sampler(24, 50, CPU, poison).sample(logits, requests, 24)
+    assert torch.equal(logits, given_logits)
+    assert together[1].all()
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(1)).tolist()
+    shuffled = Sampler(24, 50, CPU, poison).sample(logits[order], [requests[i] for i in order], 24)
+    assert shuffled[0].tolist() == [int(together[0, i]) for i in order]
+    for i, one in enumerate(requests):
+        one.slot = 0
+        assert Sampler(1, 50, CPU, poison).sample(logits[i : i + 1], [one], 1)[0].tolist() == [int(together[0, i])]
+
+
+def test_rows_that_are_not_numbers_spoil_no_other():
+    logits, requests = mixed()
+    expected = Sampler(24, 50, CPU).sample(logits, requests, 24)
+    bad = logits.clone()
+    bad[1::4] = torch.nan
+    bad[2::4, 7] = torch.inf
+    bad[3::4] = -torch.inf
+    got = Sampler(24, 50, CPU).sample(bad, requests, 24)
+    assert got[1].tolist() == [1, 0, 0, 0] * 6
+    assert got[0, ::4].tolist() == expected[0, ::4].tolist()
+    assert got[0].min() >= 0
+    assert got[0].max() < 50
+
+
+def test_only_rows_that_are_cut_are_sorted(monkeypatch):
+    sorts, argsort = [], torch.Tensor.argsort
+
+    def watched(tensor, *args, **options):
+        sorts.append(tensor.shape[0])
+        return argsort(tensor, *args, **options)
+
+    monkeypatch.setattr(torch.Tensor, "argsort", watched)
+    greedy, free, cut = request(temperature=0, top_p=0.5), request(), request(top_p=0.5)
+    Sampler(1, 5, CPU).sample(LOGITS.expand(3, 5), [greedy, free, greedy], 0)
+    assert sorts == []
+    Sampler(1, 5, CPU).sample(LOGITS.expand(4, 5), [greedy, cut, free, cut], 0)
+    assert sorts == [2]
+
+
+def test_random_numbers_are_even_and_depend_on_all_bits_of_seed_and_position():
+    seeds, positions = torch.arange(-20, 20).repeat_interleave(50), torch.arange(50).repeat(40)
+    values = uniforms(seeds, positions)
+    assert values.dtype == torch.float64
     assert values.min() >= 0
     assert values.max() < 1
-    assert values.mean() == pytest.approx(0.5, abs=0.02)
     assert len(values.unique()) == 2000
-    assert uniform(7, 1) == uniform(7, 1)
+    assert values.mean() == pytest.approx(0.5, abs=0.02)
+    torch.testing.assert_close(values.sort().values, (torch.arange(2000).double() + 0.5) / 2000, rtol=0, atol=0.04)
+    some = torch.tensor([0, 1, 2**32, -1, -(2**63), 2**63 - 1])
+    assert len(uniforms(some, torch.zeros_like(some)).unique()) == 6
+    assert uniforms(some, some.clamp(0, 9)).tolist() == [
+        float(uniforms(one[None], one.clamp(0, 9)[None])) for one in some
+    ]
+
+
+def test_random_numbers_are_philox():
+    """The words of Random123's known answers would do; here the four words of one counter, written out once more."""
+    key, counter = [0x9ABCDEF0, 0x12345678], [41, 0, 0, 1]
+    for _ in range(10):
+        high0, low0 = divmod(counter[0] * 0xD2511F53, 2**32)
+        high1, low1 = divmod(counter[2] * 0xCD9E8D57, 2**32)
+        counter = [high1 ^ counter[1] ^ key[0], low1, high0 ^ counter[3] ^ key[1], low0]
+        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
+    expected = (counter[0] * 2**21 + counter[1] // 2**11) / 2**53
+    assert float(uniforms(torch.tensor([0x123456789ABCDEF0]), torch.tensor([41]))) == expected
+
+
+def test_a_seed_takes_a_number_for_each_output_token():
+    requests = [request(seed=5, output=[1] * n, temperature=t) for n, t in ((0, 1.0), (1, 0), (2, 1.0))]
+    expected = uniforms(torch.tensor([5, 5, 5]), torch.arange(3)).tolist()
+    assert random_numbers(requests) == expected
+    assert random_numbers(requests[1:2]) == [0.0]
+
+
+@pytest.mark.parametrize("poison", [False, True])
+def test_penalties_by_the_definition(poison):
+    """vLLM's: repetition divides or multiplies over prompt and output; the other two count the output alone."""
+    logits = torch.tensor([[2.0, -2.0, 1.0, 0.5, -1.0]]).repeat(4, 1)
+    each = [
+        request(slot=5, prompt=[0, 1], output=[1, 2, 2], repetition_penalty=2.0),
+        request(slot=2, prompt=[0, 1], output=[1, 2, 2], presence_penalty=0.5),
+        request(slot=7, prompt=[0, 1], output=[1, 2, 2], frequency_penalty=-0.25),
+        request(slot=0, prompt=[3], output=[4], repetition_penalty=0.5, presence_penalty=1, frequency_penalty=2),
+    ]
+    expected = [
+        [1.0, -4.0, 0.5, 0.5, -1.0],
+        [2.0, -2.5, 0.5, 0.5, -1.0],
+        [2.0, -1.75, 1.5, 0.5, -1.0],
+        [2.0, -2.0, 1.0, 1.0, -3.5],
+    ]
+    torch.testing.assert_close(adjusted(logits, each, poison), torch.tensor(expected))
+    assert torch.equal(adjusted(logits[:1], each[:1], poison), adjusted(logits, each, poison)[:1])
+
+
+def test_counts_follow_the_output_and_a_new_owner_starts_anew():
+    built = Sampler(2, 5, CPU, poison=True)
+    first = request(slot=1, prompt=[0, 0, 3], temperature=0, presence_penalty=1.5)
+    seen = []
+    for new in (1, 0, 0, 0):
+        seen.append(int(built.sample(LOGITS[None], [first], new)[0, 0]))
+        first.output.append(seen[-1])
+    assert seen == [1, 4, 2, 1]  # 2, 2, 1, then 0.5 of token 1 before 0 of token 0
+    assert built.counts.table[1].tolist() == [1, 4, 2, 1, 2]
+    second = request(slot=1, prompt=[2], output=[4, 4], temperature=0, frequency_penalty=1.5)
+    assert built.sample(LOGITS[None], [second], 1)[0].tolist() == [1]
+    assert built.counts.table[1].tolist() == [0, 2, 1, 0, 4]
+
+
+def test_a_request_without_penalties_touches_no_counts():
+    built = Sampler(2, 5, CPU, poison=True)
+    before = built.counts.table.clone()
+    built.sample(LOGITS[None], [request(slot=1)], 1)
+    assert torch.equal(built.counts.table, before)
+    built.counts.table.zero_()
+    built.counts.forget([1])
+    assert torch.equal(built.counts.table[1], before[1])
+    assert not built.counts.table[0].any()
+
+
+def test_biases():
+    each = [request(), request(logit_bias={0: 5.5, 4: -100}), request(logit_bias=((3, 1),))]
+    expected = LOGITS.repeat(3, 1)
+    expected[1, 0], expected[1, 4], expected[2, 3] = 5.5, -98, 0
+    torch.testing.assert_close(adjusted(LOGITS.repeat(3, 1), each), expected)
+
+
+def test_nothing_to_adjust_copies_nothing():
+    logits = LOGITS.repeat(2, 1)
+    assert adjusted(logits, [request(), request(min_tokens=0, logit_bias={}, ends_at=[1])]) is logits
+
+
+def test_tokens_that_end_a_request_are_banned_before_min_tokens():
+    each = [request(output=[0] * n, min_tokens=2, ends_at=[1, 4, 77], temperature=0) for n in range(4)]
+    got = adjusted(LOGITS.repeat(4, 1), each)
+    assert got.isinf().tolist() == [[False, True, False, False, True]] * 2 + [[False] * 5] * 2
+    assert Sampler(1, 5, CPU).sample(LOGITS.repeat(4, 1), each, 0)[0].tolist() == [2, 2, 1, 1]
+
+
+def test_biases_and_bans_come_before_penalties():
+    """A bias of 3 makes -1 a 2, which a penalty of 2 halves; a ban stays one, whatever favours the token."""
+    options = {"repetition_penalty": 2.0, "logit_bias": {3: 3.0, 1: 100.0}, "min_tokens": 5}
+    [row] = adjusted(LOGITS[None], [request(prompt=[3], output=[1], ends_at=[1], **options)]).tolist()
+    assert row == [0.0, -math.inf, 1.0, 1.0, 2.0]
+
+
+def test_a_row_of_which_nothing_is_left_is_not_good():
+    one = request(min_tokens=1, ends_at=range(5), temperature=0)
+    assert Sampler(1, 5, CPU).sample(LOGITS[None], [one], 0)[1].tolist() == [0]
+
+
+def test_parameters_hash_and_compare_with_biases():
+    first, second = SamplingParams(logit_bias={1: 2}), SamplingParams(logit_bias={1: 3})
+    assert first != second
+    assert {first, SamplingParams(logit_bias={1: 2}), second} == {first, second}
+    assert dataclasses.replace(first, seed=1).logit_bias == {1: 2}
 
 
 def test_top_logprobs():

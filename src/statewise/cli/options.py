@@ -53,12 +53,22 @@ def _flag(item: "Field[Any]") -> dict[str, Any]:
     meaning, name = item.metadata["help"], str(getattr(item.type, "__name__", item.type))
     if name == "bool":
         return {"action": "store_true", "help": meaning}
+    if "Mapping" in str(item.type):
+        return {"action": "append", "type": _token_and_bias, "metavar": "TOKEN=BIAS", "help": f"{meaning} (repeatable)"}
     if str(item.type).startswith("tuple"):
         kind: Any = int if "int" in str(item.type) else str
         return {"action": "append", "type": kind, "metavar": kind.__name__.upper(), "help": f"{meaning} (repeatable)"}
     default = "" if item.default in (None, MISSING) else f" (default {item.default})"
     kind = _TYPES[str(item.type) if name not in _TYPES else name]
     return {"type": kind, "default": item.default, "metavar": kind.__name__.upper(), "help": meaning + default}
+
+
+def _token_and_bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not TOKEN=BIAS, like 42=-100") from None
 
 
 def _given(arguments: argparse.Namespace, owner: type) -> dict[str, Any]:

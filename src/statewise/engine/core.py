@@ -11,7 +11,8 @@ from statewise.config import EngineConfig
 from statewise.engine.plan import Plan
 from statewise.engine.request import Phase, Request, SamplingParams
 from statewise.engine.runner import Counters, Runner
-from statewise.engine.sampler import sample, top_logprobs, uniform
+from statewise.engine.sampler import Sampler, top_logprobs
+from statewise.engine.sampling_batch import to_device
 from statewise.engine.scheduler import Scheduler
 from statewise.engine.text import Decoder, TextStream
 from statewise.errors import RequestError
@@ -27,7 +28,9 @@ class Engine:
         self.eos = frozenset(model.config.eos_token_ids)
         self.vocab_size = model.config.vocab_size
         self.scheduler = Scheduler(plan.slots, plan.blocks, plan.kv, config.max_batched_tokens)
-        self.runner = Runner(model, plan, torch.device(config.device), config.poison)
+        device = torch.device(config.device)
+        self.runner = Runner(model, plan, device, config.poison)
+        self.sampler = Sampler(plan.slots, self.vocab_size, device, config.poison)
 
     @property
     def has_work(self) -> bool:
@@ -50,8 +53,13 @@ class Engine:
             )
         if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
             raise RequestError(f"the prompt has a token outside the vocabulary of {self.vocab_size}")
+        for token in params.logit_bias or ():
+            if token >= self.vocab_size:
+                raise RequestError(f"logit_bias has token {token}, outside the vocabulary of {self.vocab_size}")
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        request = Request(index, tuple(prompt), params, seed, TextStream(decoder, params.stop))
+        text = TextStream(decoder, params.stop, params.min_tokens)
+        ends_at = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos)
+        request = Request(index, tuple(prompt), params, seed, text, ends_at)
         self.scheduler.add(request)
         return request
 
@@ -65,27 +73,23 @@ class Engine:
         step = self.scheduler.schedule()
         if not step.decode and not step.prefill:
             return []
+        self.sampler.counts.forget(step.freed_slots)
         logits = self.runner.run(step)
         sampled = self.scheduler.advance(step)
         if sampled:
-            self._collect(sampled, logits)
+            self._collect(sampled, logits, new=len(sampled) - len(step.decode))
         if self.config.poison:
             self.scheduler.check_integrity()
         return sampled
 
-    def _collect(self, requests: list[Request], logits: Tensor) -> None:
-        """Give each request its token, and end those that are done. logits: (requests, V)."""
-        params = [request.params for request in requests]
-        # The largest logit of a row is a number, unless one of them is NaN or infinite or none is possible.
-        good = logits.amax(-1).isfinite()
-        are_good = good.tolist()
-        if not all(are_good):
-            logits = torch.where(good[:, None], logits, 0)
-        uniforms = [uniform(request.seed, len(request.output)) for request in requests]
-        tokens = sample(logits, params, uniforms).tolist()
-        most = max(p.logprobs for p in params)
-        top = top_logprobs(logits, most) if most else []
-        for i, (request, token, is_good) in enumerate(zip(requests, tokens, are_good, strict=True)):
+    def _collect(self, requests: list[Request], logits: Tensor, new: int) -> None:
+        """Give each request its token, and end those that are done. logits: (requests, V).  new: see `Sampler`."""
+        chosen = self.sampler.sample(logits, requests, new)
+        asking = [i for i, request in enumerate(requests) if request.params.logprobs]
+        most = max((requests[i].params.logprobs for i in asking), default=0)
+        scored = logits[to_device(asking, torch.int64, logits.device)] if asking else logits[:0]
+        top = dict(zip(asking, top_logprobs(scored, most), strict=True))
+        for i, (request, token, is_good) in enumerate(zip(requests, *chosen.tolist(), strict=True)):
             request.error = _not_numbers(request, is_good)
             if request.error is not None:
                 self._finish(request, "error")
@@ -100,7 +104,7 @@ class Engine:
     def _push(self, request: Request, token: int) -> str | None:
         """Extend the text by ``token``. Returns why the request ends with it, or None."""
         params = request.params
-        if token in params.stop_token_ids or (token in self.eos and not params.ignore_eos):
+        if token in request.ends_at:
             return "stop"
         request.text.push(token)
         if request.text.stopped:
@@ -116,7 +120,7 @@ class Engine:
             request.finish_reason = "stop"
 
 
-def _not_numbers(request: Request, is_good: bool) -> RequestError | None:
+def _not_numbers(request: Request, is_good: int) -> RequestError | None:
     """What is wrong with the logits of a request. is_good: whether those of its next token are numbers."""
     if not request.output:  # its prompt has just ended
         for i, scored in enumerate(request.prompt_logprobs):
@@ -124,4 +128,6 @@ def _not_numbers(request: Request, is_good: bool) -> RequestError | None:
                 return RequestError(f"the logits before prompt token {i} are not numbers")
     if is_good:
         return None
-    return RequestError(f"the logits of output token {len(request.output)} are not numbers")
+    early = len(request.output) < request.params.min_tokens
+    ruled_out = ", or min_tokens rules out all that are possible" if early else ""
+    return RequestError(f"the logits of output token {len(request.output)} are not numbers{ruled_out}")

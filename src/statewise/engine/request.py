@@ -3,25 +3,38 @@
 import enum
 import math
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from statewise.config import option
 from statewise.engine.text import TextStream
 from statewise.errors import RequestError
 
+# The largest bias of a logit, up or down: OpenAI's range.
+MOST_BIAS = 100.0
+_POSITIVE = (sys.float_info.min, sys.float_info.max)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How the tokens of one request are chosen and when it ends. Names and defaults as in vLLM.
+    """How the tokens of one request are chosen and when it ends. Names, defaults and ranges as in vLLM.
 
     Raises RequestError for a value out of range.
     """
 
     max_tokens: int = option(16, "most tokens to generate; fewer where the context ends")
+    min_tokens: int = option(0, "tokens to generate before an end of text, a stop token or a stop string may come")
     temperature: float = option(1.0, "0 is greedy")
     top_k: int = option(0, "keep the k likeliest tokens; 0 keeps all")
     top_p: float = option(1.0, "keep the likeliest tokens that together reach this probability")
     min_p: float = option(0.0, "keep tokens at least this likely, relative to the likeliest")
+    repetition_penalty: float = option(
+        1.0, "above 1: tokens of the prompt and of the output become less likely; below 1: more likely"
+    )
+    presence_penalty: float = option(0.0, "taken off the logit of each token that is in the output, -2 to 2")
+    frequency_penalty: float = option(0.0, "the same for each time that it is in the output, -2 to 2")
+    logit_bias: Mapping[int, float] | None = option(None, "added to the logits of tokens, -100 to 100", hashed=False)
     seed: int | None = option(None, "the same seed draws the same, whatever runs beside it; default: a fresh one")
     stop: tuple[str, ...] = option((), "end before the first of these strings; it is not part of the text")
     stop_token_ids: tuple[int, ...] = option((), "end at one of these tokens, besides the model's own end of text")
@@ -39,6 +52,7 @@ class SamplingParams:
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str | int) else tuple(value or ()))
         _expect_number("max_tokens", self.max_tokens, int, 1, math.inf, "at least 1")
+        _expect_number("min_tokens", self.min_tokens, int, 0, self.max_tokens, f"0 to max_tokens = {self.max_tokens}")
         _expect_number("temperature", self.temperature, float, 0, sys.float_info.max, "0 (greedy) or more")
         _expect_number("top_k", self.top_k, int, 0, math.inf, "0 (all) or more")
         _expect_number("top_p", self.top_p, float, sys.float_info.min, 1, "above 0, at most 1")
@@ -47,12 +61,35 @@ class SamplingParams:
         _expect_number("prompt_logprobs_start", self.prompt_logprobs_start, int, 0, math.inf, "0 or more")
         if self.prompt_logprobs is not None:
             _expect_number("prompt_logprobs", self.prompt_logprobs, int, 0, math.inf, "0 or more")
+        _expect_number("repetition_penalty", self.repetition_penalty, float, *_POSITIVE, "above 0")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _expect_number(name, getattr(self, name), float, -2, 2, "-2 to 2")
+        if self.logit_bias is not None:
+            object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
         if self.seed is not None:
-            _expect_number("seed", self.seed, int, -math.inf, math.inf, "a whole number")
+            _expect_number("seed", self.seed, int, -(2**63), 2**63 - 1, "a whole number of 64 bits")
         for token in self.stop_token_ids:
             _expect_number("stop_token_ids", token, int, 0, math.inf, "token ids")
         if not all(isinstance(text, str) and text for text in self.stop):
             raise RequestError(f"stop is {self.stop!r}, expected strings that are not empty")
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether its logits depend on the tokens so far."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
+
+
+def _biases(given: object) -> dict[int, float]:
+    """A checked copy of a mapping of token ids to biases, or of pairs of them."""
+    try:
+        biases = dict(cast("Iterable[tuple[int, float]]", given))
+    except (TypeError, ValueError):
+        raise RequestError(f"logit_bias is {given!r:.60}, expected a mapping of token ids to biases") from None
+    for token, bias in biases.items():
+        _expect_number("a token of logit_bias", token, int, 0, math.inf, "a token id")
+        name = f"the bias of token {token}"
+        _expect_number(name, bias, float, -MOST_BIAS, MOST_BIAS, f"{-MOST_BIAS:g} to {MOST_BIAS:g}")
+    return biases
 
 
 def _expect_number(name: str, value: object, kind: type, least: float, most: float, expected: str) -> None:
@@ -98,8 +135,9 @@ class Request:
     index: int
     prompt: tuple[int, ...]
     params: SamplingParams
-    seed: int
+    seed: int  # 64 bits
     text: TextStream
+    ends_at: frozenset[int] = frozenset()  # tokens that end it: the model's end of text and its own stop tokens
     output: list[int] = field(default_factory=list)
     logprobs: list[TopLogprobs] = field(default_factory=list)
     phase: Phase = Phase.WAITING

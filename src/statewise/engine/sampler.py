@@ -1,59 +1,131 @@
-"""The next token of each row from its logits. A row's choice depends on its own logits, seed and position alone."""
+"""The next token of each row from its logits. A row's choice depends on its own logits, seed and position alone.
 
-import random
+In this order: biases, tokens that may not come yet, penalties (repetition, frequency, presence); then the likeliest
+token, or a draw: temperature, min_p, top_k, top_p over what is left.
+
+Probabilities are whole numbers in a draw: a sum of them is the same in whatever order a device takes it, and that
+depends on how many rows there are. Everything else is the same for each element, or a maximum, or a sort.
+"""
+
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from statewise.engine.request import PromptLogprob, SamplingParams, TopLogprobs
+from statewise.engine.request import PromptLogprob, Request, TopLogprobs
+from statewise.engine.sampling_batch import Draws, Penalties, SamplingBatch, make_sampling_batch, random_numbers
+from statewise.engine.token_counts import TokenCounts
 
-# Below this a temperature is greedy: dividing by it would overflow.
-COLDEST = 1e-5
+# The weight of the likeliest token; what is below half of 1 is never drawn. With 2^22 tokens a sum stays below 2^63.
+_UNIT = 2**40
+# Logits that are sampled at once: temporary tensors take up to 64 bytes for each, 512 MiB.
+LOGITS_AT_ONCE = 2**23
 
 
-def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> Tensor:
-    """Choose one token a row. logits: (n, V).  uniforms: n numbers in [0, 1).  Returns (n,) int64.
+class Sampler:
+    """Chooses tokens on the device. Owns the token counts of requests with penalties."""
 
-    Temperature 0 (or below COLDEST) takes the likeliest, the first among equals. Else the logits are divided by the
-    temperature, cut by min_p and top_k, then by top_p over what is left (vLLM's order), and the row's uniform picks
-    from the rest.
+    def __init__(self, slots: int, vocab_size: int, device: torch.device, poison: bool = False):
+        """Allocates the table of token counts. poison: fill with a large number what no request has written."""
+        self.counts = TokenCounts(slots, vocab_size, device, poison)
+
+    @torch.inference_mode()
+    def sample(self, logits: Tensor, requests: Sequence[Request], new: int) -> Tensor:
+        """Choose one token a row, without waiting for the device.
+
+        logits: (n, V), float32 or float64, unchanged.  requests: those of the rows.  new: how many, at the end, get
+        their first token since they were admitted.
+
+        Returns (2, n), int64: the tokens, and 1 where a row's logits were numbers. Else its token means nothing. That
+        is where one of them is NaN, the largest is infinite, or none is possible.
+        """
+        begun = requests[len(requests) - new :]
+        self.counts.begin([request for request in begun if request.params.has_penalties])
+        numbers = random_numbers(requests)
+        vocab_size = logits.shape[-1]
+        size = max(1, LOGITS_AT_ONCE // vocab_size)
+        parts = []
+        for start in range(0, len(requests), size):
+            some = slice(start, start + size)
+            rows = make_sampling_batch(requests[some], numbers[some], vocab_size, logits.device)
+            parts.append(self._sample(logits[some], rows))
+        return torch.cat(parts, -1)
+
+    def _sample(self, logits: Tensor, rows: SamplingBatch) -> Tensor:
+        tokens, good = choose(adjust(logits, rows, self.counts), rows.draws)
+        if rows.penalties is not None:
+            self.counts.add(rows.penalties.slots, tokens[rows.penalties.rows])
+        return torch.stack([tokens, good.long()])
+
+
+def adjust(logits: Tensor, rows: SamplingBatch, counts: TokenCounts) -> Tensor:
+    """The logits with biases, bans and penalties; the same tensor if no row has any. logits: (n, V)."""
+    if rows.biases is None and rows.bans is None and rows.penalties is None:
+        return logits
+    logits = logits.clone()
+    if rows.biases is not None:
+        places, bias = rows.biases
+        logits[places.rows, places.tokens] += bias.to(logits.dtype)
+    if rows.bans is not None:
+        logits[rows.bans.rows, rows.bans.tokens] = -torch.inf
+    if rows.penalties is not None:
+        own = rows.penalties.rows
+        logits[own] = _penalise(logits[own], rows.penalties, *counts.read(rows.penalties.slots))
+    return logits
+
+
+def _penalise(logits: Tensor, by: Penalties, in_prompt: Tensor, in_output: Tensor) -> Tensor:
+    """logits, in_prompt, in_output: (P, V), the last a count.  The rules of vLLM, and of OpenAI's API."""
+    scaled = torch.where(logits > 0, logits / by.repetition, logits * by.repetition)
+    penalised = torch.where(in_prompt | (in_output > 0), scaled, logits)
+    return (penalised - by.frequency * in_output - by.presence * (in_output > 0)).to(logits.dtype)
+
+
+def choose(logits: Tensor, draws: Draws | None) -> tuple[Tensor, Tensor]:
+    """One token a row: the likeliest, the first among equals, or a draw. Returns (n,) int64 and (n,) bool.
+
+    The second says whether a row's logits are numbers: then the largest is, unless one is NaN or none is possible.
     """
-    tokens = logits.argmax(-1)
-    drawn = [i for i, p in enumerate(params) if p.temperature >= COLDEST]
-    if drawn:
-        tokens[drawn] = _draw(logits[drawn], [params[i] for i in drawn], [uniforms[i] for i in drawn])
-    return tokens
+    largest, tokens = logits.max(-1)
+    good = largest.isfinite()
+    if draws is not None:
+        drawn = _draw(logits[draws.rows], largest[draws.rows], good[draws.rows], draws)
+        tokens = tokens.index_copy(0, draws.rows, drawn)
+    return tokens, good
 
 
-def _draw(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> Tensor:
-    def column(values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=logits.device)[:, None]
+def _draw(logits: Tensor, largest: Tensor, good: Tensor, by: Draws) -> Tensor:
+    """The token at which the sum of probabilities, in the order of the vocabulary, passes the row's uniform.
 
-    scaled, order = (logits.double() / column([p.temperature for p in params])).sort(
-        dim=-1, descending=True, stable=True
-    )
-    probs = scaled.softmax(-1)
-    rank = torch.arange(probs.shape[-1], device=logits.device)
-    keep = probs >= column([p.min_p for p in params]) * probs[:, :1]
-    keep &= rank < column([p.top_k or probs.shape[-1] for p in params])
-    probs = torch.where(keep, probs, 0)
-    probs = probs / probs.sum(-1, keepdim=True)
-    mass_before = probs.cumsum(-1) - probs
-    keep &= (mass_before < column([p.top_p for p in params])) | (rank == 0)
-    mass = torch.where(keep, probs, 0).cumsum(-1)
-    pick = (mass <= column(uniforms) * mass[:, -1:]).sum(-1, keepdim=True)
-    pick = torch.minimum(pick, keep.sum(-1, keepdim=True) - 1)
-    return order.gather(-1, pick).squeeze(-1)
+    logits: (D, V).  largest, good: (D,), of the rows.  Returns (D,).
+    """
+    relative = torch.exp((logits.double() - largest[:, None]) / by.temperature)  # to the likeliest token's probability
+    relative = torch.where(good[:, None], relative, 1)
+    weights = torch.where(relative >= by.min_p, relative * _UNIT, 0).round().long()
+    if by.cut:
+        some = slice(by.cut)
+        weights[some] = _cut(weights[some], logits[some], by.top_k[some], by.top_p[some])
+    mass = weights.cumsum(-1)
+    aim = torch.minimum((by.uniform * mass[:, -1:]).long(), mass[:, -1:] - 1)
+    return torch.searchsorted(mass, aim, right=True).squeeze(-1)
 
 
-def uniform(seed: int, position: int) -> float:
-    """The random number of one output position of one request: no state, so nothing to lose in a preemption."""
-    return random.Random(f"{seed}:{position}").random()
+def _cut(weights: Tensor, logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """``weights`` with 0 for all but the likeliest k, and of these the fewest likeliest that have a share of top_p.
+
+    weights, logits: (C, V).  top_k, top_p: (C, 1).  Equals are taken in the order of the vocabulary.
+    """
+    order = logits.argsort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(logits.shape[-1], device=logits.device)
+    ranked = torch.where(rank < top_k, weights.gather(-1, order), 0)
+    mass = ranked.cumsum(-1)
+    wanted = torch.where(top_p < 1, (top_p * mass[:, -1:]).ceil().long(), mass[:, -1:])
+    ranked = torch.where(mass - ranked < wanted, ranked, 0)
+    return torch.zeros_like(weights).scatter(-1, order, ranked)
 
 
 def top_logprobs(logits: Tensor, count: int) -> list[TopLogprobs]:
-    """The ``count`` likeliest tokens of every row. logits: (n, V), before temperature and cuts."""
+    """The ``count`` likeliest tokens of every row. logits: (n, V), before biases, penalties, temperature and cuts."""
     return _top(logits.log_softmax(-1), count)
 
 

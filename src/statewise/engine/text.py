@@ -36,18 +36,22 @@ class TextStream:
     newcomers.
     """
 
-    def __init__(self, decoder: Decoder, stop: Sequence[str] = ()):
+    def __init__(self, decoder: Decoder, stop: Sequence[str] = (), min_tokens: int = 0):
+        """min_tokens: a stop string that ends within the text of so many tokens does not count."""
         self.text = ""
         self.stopped = False
         self._decoder = decoder
         self._stop = tuple(stop)
         self._tail: list[int] = []
         self._done = 0  # how many tokens of the tail are already in the text
+        self._too_early = min_tokens  # tokens to come whose text cannot stop it
+        self._unstoppable = 0  # characters of text that came too early
 
     def push(self, token: int) -> None:
         """Take one more token. No effect once stopped."""
         if self.stopped:
             return
+        self._too_early -= 1
         self._tail.append(token)
         before = self._decoder.decode(self._tail[: self._done])
         now = self._decoder.decode(self._tail)
@@ -78,6 +82,10 @@ class TextStream:
         reach = max((len(stop) for stop in self._stop), default=1) - 1
         start = max(0, len(self.text) - reach)
         self.text += piece
-        found = [at for stop in self._stop if (at := self.text.find(stop, start)) >= 0]
+        if self._too_early >= 0:
+            self._unstoppable = len(self.text)
+            return
+        starts = {stop: max(start, self._unstoppable - len(stop) + 1) for stop in self._stop}
+        found = [at for stop, first in starts.items() if (at := self.text.find(stop, first)) >= 0]
         if found:
             self.text, self.stopped = self.text[: min(found)], True
