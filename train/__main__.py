@@ -6,7 +6,6 @@ python -m train --preset h200 --device cuda        the model that the repository
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,23 +24,22 @@ OUT = Path("build/train")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, also where --stop-after ended the run early; 2 for a mistake of the user's."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    asked = _parser().parse_args(given)
+    asked = _parser().parse_args(arguments)
     try:
         preset, options = _preset(asked), _options(asked)
         trainer = Trainer(preset, options)
         if not trainer.run():
             print(f"stopped at step {trainer.progress.step}; the same command goes on from there")
             return 0
-        finish(trainer, asked.gsm8k, f"python -m train {shlex.join(given)}")
+        finish(trainer, asked.preset, asked.gsm8k)
     except StatewiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def finish(trainer: Trainer, gsm8k: Path | None, command: str) -> list[Score]:
-    """Weights, scores, picture and card of a run that is over."""
+def finish(trainer: Trainer, name: str, gsm8k: Path | None = None) -> list[Score]:
+    """Weights, scores, picture and card of a run that is over. name: of the preset that it began with."""
     preset, options, progress = trainer.preset, trainer.options, trainer.progress
     folder = trainer.export()
     scores = report_scores(open_model(folder, str(options.device), options.backend), preset, gsm8k)
@@ -55,7 +53,7 @@ def finish(trainer: Trainer, gsm8k: Path | None, command: str) -> list[Score]:
         "tokens_per_second": f"{tokens / progress.seconds:,.0f}",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU",
         "loss": f"{trainer.log.lines[-1]['loss']:.4f}",
-        "command": command,
+        "command": _command(trainer, name),
     }
     results = {"facts": facts, "scores": [one.to_json() for one in scores]}
     (options.folder / "scores.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -67,6 +65,14 @@ def finish(trainer: Trainer, gsm8k: Path | None, command: str) -> list[Score]:
         print(f"{one.right:5} of {one.asked:5}  {one.share:6.1%}  {one.name}")
     print(f"model and card in {folder}")
     return scores
+
+
+def _command(trainer: Trainer, name: str) -> str:
+    """What repeats the run: steps in place of minutes, and no folders."""
+    preset, device = trainer.preset, trainer.options.device.type
+    kinds = f" --kinds {','.join(preset.kinds)}" if preset.kinds != PRESETS[name].kinds else ""
+    steps = f"--steps {trainer.progress.step} --seed {preset.seed}"
+    return f"python -m train --preset {name} --device {device} {steps}{kinds}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -81,7 +81,7 @@ PRESETS = {
     "h200": Preset(sizes=SMALL, steps=11_000, rows=64, length=1024, learning_rate=2e-3, warmup=500),
     "toy": Preset(
         sizes=TOY,
-        steps=300,
+        steps=600,
         rows=8,
         length=256,
         learning_rate=4e-3,

@@ -119,12 +119,13 @@ def test_the_rate_warms_up_and_falls_to_zero() -> None:
 def test_the_finished_folder_answers_and_its_card_says_how_well(start: StartRun) -> None:
     trainer = start("run", SHORT)
     trainer.run()
-    scores = finish(trainer, None, "python -m train --preset tiny")
+    scores = finish(trainer, "tiny")
     folder = trainer.model_folder
     card = (folder / "README.md").read_text()
     assert "$" not in card.replace("$N", "")
     for one in scores:
         assert f"| {one.name} | {one.right} of {one.asked} | {one.share:.1%} |" in card
+    assert "python -m train --preset tiny --device cpu --steps 12 --seed 0\n" in card
     results = json.loads((trainer.options.folder / "scores.json").read_text())
     assert [one["asked"] for one in results["scores"]] == [4, 4, 4]
     assert (trainer.options.folder / "loss.png").read_bytes().startswith(b"\x89PNG")
