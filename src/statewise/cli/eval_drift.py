@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     target = _target(arguments)
     found = ways([getattr(torch, name) for name in arguments.state_dtype], arguments.checkpoint_interval)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar, torch.inference_mode():
         task = bar.add_task("tokens", total=arguments.tokens)
         done: Callable[[int], None] = lambda token: bar.update(task, completed=token)  # noqa: E731
@@ -117,7 +117,7 @@ def _target(arguments: argparse.Namespace) -> "Target":
 def _table(drifts: "dict[Way, list[Drift]]", intervals: list[int], tokens: int) -> Table:
     title = f"relative error of the state after {tokens:,} tokens, over all heads (and of the worst head)"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("state")
+    table.add_column("state", no_wrap=True)
     for interval in intervals:
         table.add_column("plain" if interval == 1 else f"W {interval}", justify="right", no_wrap=True)
     last = {(way.name, way.window): points[-1] for way, points in drifts.items()}
