@@ -42,6 +42,7 @@ def finish(trainer: Trainer, name: str, gsm8k: Path | None = None) -> list[Score
     """Weights, scores, picture and card of a run that is over. name: of the preset that it began with."""
     preset, options, progress = trainer.preset, trainer.options, trainer.progress
     folder = trainer.export()
+    torch.set_float32_matmul_precision("highest")  # the scores shall be those of a CPU
     scores = report_scores(open_model(folder, str(options.device), options.backend), preset, gsm8k)
     tokens, device = progress.step * preset.tokens_per_step, options.device
     facts = {

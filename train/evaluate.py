@@ -70,8 +70,11 @@ def problems(preset: Preset, split: str, count: int, seed: int = 1) -> Labelled:
 
 
 def open_model(folder: Path, device: str, backend: str) -> LLM:
-    """The engine on a checkpoint folder. backend "torch" compiles nothing, which suits a look in between."""
-    return LLM(folder, quiet=True, device=device, backend=backend, max_batch=128)
+    """The engine on a checkpoint folder, in float32, so that a CPU finds the same scores again.
+
+    backend "torch" compiles nothing, which suits a look in between.
+    """
+    return LLM(folder, quiet=True, device=device, backend=backend, dtype="float32", max_batch=128)
 
 
 def score(llm: LLM, name: str, asked: Labelled, examples: Sequence[Question] = (), shots: int = 0) -> Score:

@@ -79,6 +79,23 @@ def test_every_weight_gets_a_gradient(folder: Path) -> None:
         assert (weight.grad != 0).any(), name
 
 
+def test_bfloat16_autocast_changes_the_loss_and_the_gradient_little(folder: Path) -> None:
+    """As on a GPU: matrices in bfloat16, the scan and all weights in float32."""
+    model = new_model(write_config(TINY.sizes, folder, torch.float32), 0, CPU)
+    tokens = torch.randint(3, 512, (2, 130), generator=torch.Generator().manual_seed(8))
+    losses, gradients = [], []
+    for enabled in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            loss = loss_of(model, tokens, tokens.roll(-1, 1))
+        loss.backward()
+        losses.append(loss)
+        gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters()]))
+    assert losses[1].dtype == gradients[1].dtype == torch.float32
+    torch.testing.assert_close(losses[1], losses[0], atol=1e-2, rtol=0)
+    assert torch.cosine_similarity(*gradients, dim=0) > 0.995
+
+
 def test_weights_begin_as_in_mamba_2_and_repeat_with_the_seed(folder: Path) -> None:
     config = write_config(PRESETS["toy"].sizes, folder, torch.float32)
     model, again, other = (dict(new_model(config, seed, CPU).named_parameters()) for seed in (0, 0, 1))
