@@ -3,6 +3,7 @@
 import difflib
 import re
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
 from typing import Any, TypeGuard
 
 import torch
@@ -112,9 +113,19 @@ class EngineConfig:
     dtype: str = option("auto", "dtype of weights and activations; auto: the checkpoint's on a GPU, float32 on a CPU")
     max_batch: int = option(64, "most requests running at once")
     max_batched_tokens: int = option(2048, "most tokens in one step, decode rows and prompt chunks together")
-    memory: int | str = option("1GiB", "budget of the caches (states and KV blocks), in bytes or like 512MiB, 80GiB")
+    memory: int | float | str = option(
+        "1GiB",
+        "budget of the caches (states, KV blocks and what belongs to them): bytes, a size like 512MiB or 80GiB, or a "
+        "share of the GPU's free memory like 0.9 or 90%, of which the weights take their part",
+    )
     typical_length: int = option(
         512, "tokens of a typical request: how the budget is split between state slots and KV blocks"
+    )
+    state_slots: int | None = option(
+        None, "state slots, one for each running request; default: split by typical_length, at most max_batch"
+    )
+    kv_blocks: int | None = option(
+        None, "blocks of the attention layers' cache; default: what the budget leaves beside the slots"
     )
     max_context: int | None = option(
         None,
@@ -142,11 +153,18 @@ class EngineConfig:
         _expect_range("max_batched_tokens", self.max_batched_tokens, 1)
         if self.max_context is not None:
             _expect_range("max_context", self.max_context, 2)
+        for name in ("state_slots", "kv_blocks"):
+            if getattr(self, name) is not None:
+                _expect_range(name, getattr(self, name), 1)
+        if self.state_slots is not None and self.state_slots > self.max_batch:
+            raise ConfigError(
+                f"state_slots is {self.state_slots}, expected at most max_batch = {self.max_batch}: no more run at once"
+            )
         if self.max_batched_tokens < self.max_batch:
             raise ConfigError(
                 f"max_batched_tokens is {self.max_batched_tokens}, expected at least max_batch = {self.max_batch}"
             )
-        parse_bytes(self.memory)
+        parse_memory(self.memory)
 
     @classmethod
     def of(cls, **options: Any) -> "EngineConfig":
@@ -159,18 +177,25 @@ class EngineConfig:
                 raise ConfigError(f"unknown option {name!r}{hint}")
         return cls(**options)
 
-    @property
-    def memory_bytes(self) -> int:
-        """The budget in bytes."""
-        return parse_bytes(self.memory)
 
+def parse_memory(size: int | float | str) -> int | float:
+    """Bytes, an int, of 123, "123", "64KiB", "1.5 GiB", "2GB"; a share up to 1, a float, of 0.9, "0.9", "90%".
 
-def parse_bytes(size: int | str) -> int:
-    """Bytes of 123, "123", "64KiB", "1.5 GiB", "2GB". Raises ConfigError for anything else, zero included."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(size).lower())
-    if match is None or match[2] not in _UNITS:
-        raise ConfigError(f"memory is {size!r}, expected bytes or a size like 512MiB or 80GiB")
-    count = int(float(match[1]) * _UNITS[match[2]])
+    A number up to 1 is a share if it has a point: 1 is a byte, 1.0 everything. Raises ConfigError for anything else,
+    zero included.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*|%)\s*", str(size).lower())
+    if match is None or match[2] not in (*_UNITS, "%"):
+        raise ConfigError(
+            f"memory is {size!r}, expected bytes or a size like 512MiB or 80GiB, or a share of the GPU like 0.9 or 90%"
+        )
+    number, unit = Fraction(match[1]), match[2]
+    if unit == "%" or (unit == "" and "." in match[1] and number <= 1):
+        share = number / 100 if unit == "%" else number
+        if not 0 < share <= 1:
+            raise ConfigError(f"memory is {size!r}, expected a share above 0 and at most 100%")
+        return float(share)
+    count = int(number * _UNITS[unit])
     if count < 1:
         raise ConfigError(f"memory is {size!r}, expected more than zero bytes")
     return count

@@ -78,7 +78,7 @@ def test_info_needs_no_weights(capsys, broken):
     out = capsys.readouterr().out
     assert "M-M*-M-M*-M-" in out
     assert "in bfloat16, written once in 16 tokens" in out
-    assert "fewer than max_batch 64: the budget" in out
+    assert "warning        max_batch is 64, but there are" in out
     assert "a token and request; the plain step moves" in out
 
 

@@ -18,7 +18,8 @@ from statewise.ops.backend import listing, obstacles
 from statewise.ops.checkpointed_step.scratch import block_w
 from statewise.ops.tuning import StepShape, origin
 
-SUMMARY = "the memory plan of a model, and each resolved choice"
+SUMMARY = "the memory plan of a model, how many requests fit, and each resolved choice"
+LENGTHS = (512, 2048, 8192, 32768, 131072)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +35,29 @@ def run(arguments: argparse.Namespace) -> int:
     rows = [*_model_rows(model), *plan.rows(), *_launch_rows(model, config, plan)]
     for name, value in [*rows, *_other_backends(model, config, plan), *_traffic_rows(plan)]:
         table.add_row(name, escape(value))
-    Console().print(table, highlight=False)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print()
+    console.print(_requests_table(plan, config))
+    console.print("at most: with --typical-length set to the tokens, and any --max-batch", style="dim")
     return 0
+
+
+def _requests_table(plan: Plan, config: EngineConfig) -> Table:
+    """How many requests run at once, by their length."""
+    table = Table("tokens a request", "at once", "limited by", "at most", box=None, padding=(0, 2, 0, 0))
+    for tokens in _lengths(plan, config):
+        count, limit = plan.at_once(tokens)
+        table.add_row(f"{tokens}" if plan.kv.layers else "any", f"{count}", limit, f"{plan.most_at_once(tokens)}")
+    return table
+
+
+def _lengths(plan: Plan, config: EngineConfig) -> list[int]:
+    """Those of the table. Without attention layers the length does not matter."""
+    if not plan.kv.layers:
+        return [1]
+    limit = plan.wanted_context or plan.max_context or LENGTHS[-1]
+    return sorted({length for length in (*LENGTHS, config.typical_length) if length < limit} | {limit})
 
 
 def _model_rows(model: ModelConfig) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from statewise.config import EngineConfig
 from statewise.engine.request import SamplingParams
 from statewise.errors import ConfigError
 
-_TYPES = {"int": int, "float": float, "str": str, "int | str": str, "int | None": int}
+_TYPES = {"int": int, "float": float, "str": str, "int | float | str": str, "int | None": int}
 
 
 def add_engine_options(parser: argparse.ArgumentParser, leave_out: tuple[str, ...] = ()) -> None:
@@ -50,7 +50,7 @@ def _add(group: Any, owner: type, leave_out: tuple[str, ...]) -> None:
 
 
 def _flag(item: "Field[Any]") -> dict[str, Any]:
-    meaning, name = item.metadata["help"], str(getattr(item.type, "__name__", item.type))
+    meaning, name = item.metadata["help"].replace("%", "%%"), str(getattr(item.type, "__name__", item.type))
     if name == "bool":
         return {"action": "store_true", "help": meaning}
     if "Mapping" in str(item.type):

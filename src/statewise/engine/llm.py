@@ -10,6 +10,7 @@ from typing import cast
 import torch
 
 from statewise.config import EngineConfig, format_bytes, is_int
+from statewise.engine.budget import free_memory
 from statewise.engine.core import Engine
 from statewise.engine.plan import Plan, make_plan
 from statewise.engine.request import Phase, PromptLogprob, Request, SamplingParams, TopLogprobs
@@ -170,10 +171,10 @@ class LLM:
 def _expect_room(plan: Plan, config: EngineConfig, device: torch.device) -> None:
     """Raise MemoryBudgetError if the plan does not fit the machine: on a CPU the system would end the process."""
     if device.type == "cuda":
-        there, _ = torch.cuda.mem_get_info(device)
+        there = free_memory(device)
     else:
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    needed = plan.weight_bytes + plan.slot_bytes + plan.block_bytes
+    needed = plan.weight_bytes + plan.cache_bytes
     if needed > there:
         raise MemoryBudgetError(
             f"memory is {config.memory}: with the weights the plan needs {format_bytes(needed)}, "

@@ -1,15 +1,21 @@
-"""The memory plan: how many requests and tokens the budget holds. Pure arithmetic; needs no weights and no device."""
+"""The memory plan: how many requests and tokens the budget holds. Needs no weights, and no device to plan for one."""
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from statewise.cache.spec import KVSpec, MambaSpec
 from statewise.config import EngineConfig, ModelConfig, format_bytes
-from statewise.errors import ConfigError, MemoryBudgetError
+from statewise.engine.budget import Costs, budget_of, split
+from statewise.engine.token_counts import TokenCounts
+from statewise.errors import ConfigError
 from statewise.models.hybrid import HybridModel
 from statewise.ops.backend import Needs, Ops, resolve
+from statewise.ops.mixer_step.scratch import Scratch
+
+# What the runner counts on the device, in int64: states written, ring rows replayed.
+COUNTERS = 2
+ScratchDims = tuple[int, int, int, int, int, torch.dtype]
 
 
 @dataclass(frozen=True)
@@ -21,11 +27,13 @@ class Plan:
     slots: int
     blocks: int
     max_context: int | None  # tokens of one request; None: no limit
+    vocab_size: int
     dtype: torch.dtype
     stochastic_rounding: bool  # of the states that decode steps write
     weight_bytes: int
     ops: Ops
     backend_reason: str
+    budget: int  # bytes that all caches may take
     wanted_slots: int
     wanted_context: int | None
 
@@ -36,7 +44,7 @@ class Plan:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of all slots."""
+        """Bytes of the states of all slots, with their rings, windows and trackers."""
         return self.slots * self.mamba.bytes_per_slot
 
     @property
@@ -44,24 +52,79 @@ class Plan:
         """Bytes of all KV blocks."""
         return self.blocks * self.kv.bytes_per_block
 
+    @property
+    def scratch_dims(self) -> ScratchDims:
+        """All that `Scratch` asks for but the rows."""
+        mamba = self.mamba
+        return (
+            mamba.heads,
+            mamba.head_dim,
+            mamba.groups,
+            mamba.state_size,
+            mamba.checkpoint_interval,
+            mamba.activation_dtype,
+        )
+
+    @property
+    def has_scratch(self) -> bool:
+        """Whether the backend works in scratch of ours, for as many decode rows as there are slots."""
+        return self.ops.name == "triton"
+
+    @property
+    def costs(self) -> Costs:
+        """Bytes of a slot with all that goes with it, of a block, and of what there is once: counters and a seed."""
+        scratch = Scratch.size(1, *self.scratch_dims) if self.has_scratch else 0
+        counts = TokenCounts.bytes_per_slot(self.vocab_size)
+        fixed = (COUNTERS + self.stochastic_rounding) * torch.int64.itemsize
+        return Costs(self.mamba.bytes_per_slot + scratch + counts, self.kv.bytes_per_block, fixed)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of everything but the weights that is allocated at the start."""
+        return self.costs.of(self.slots, self.blocks)
+
+    def at_once(self, tokens: int) -> tuple[int, str]:
+        """How many requests of so many tokens run at once, and what keeps it from being more."""
+        if self.max_context is not None and tokens > self.max_context:
+            return 0, f"context of {self.max_context}"
+        by_blocks = self.blocks // self.kv.blocks_for(tokens) if self.kv.layers else self.slots
+        if by_blocks < self.slots:
+            return by_blocks, "KV blocks"
+        return self.slots, "max_batch" if self.slots == self.wanted_slots else "state slots"
+
+    def most_at_once(self, tokens: int) -> int:
+        """How many it would be with any max_batch and the budget split for just that length."""
+        costs = self.costs
+        return (self.budget - costs.fixed) // (costs.slot + self.kv.blocks_for(tokens) * costs.block)
+
     def rows(self) -> list[tuple[str, str]]:
         """The plan for people: (name, value)."""
         mamba, kv, interval = self.mamba, self.kv, self.mamba.checkpoint_interval
         writes = "every token (the plain step)" if interval == 1 else f"once in {interval} tokens"
         writes += ", rounded stochastically" if self.stochastic_rounding else ""
-        fewer = f", fewer than max_batch {self.wanted_slots}: the budget" if self.slots < self.wanted_slots else ""
+        beside = self.cache_bytes - self.slot_bytes - self.block_bytes
         rows = [
             ("weights", f"{format_bytes(self.weight_bytes)} in {_name(self.dtype)}"),
-            ("slots", f"{self.slots} x {format_bytes(mamba.bytes_per_slot)} = {format_bytes(self.slot_bytes)}{fewer}"),
+            ("slots", f"{self.slots} x {format_bytes(mamba.bytes_per_slot)} = {format_bytes(self.slot_bytes)}"),
             ("state", f"{format_bytes(mamba.state_bytes)} a request in {_name(mamba.state_dtype)}, written {writes}"),
         ]
         if kv.layers:
             each = f"{self.blocks} x {format_bytes(kv.bytes_per_block)} = {format_bytes(self.block_bytes)}"
             rows.append(("KV blocks", f"{each}, {kv.block_size} tokens each"))
+        rows.append(("beside", f"{format_bytes(beside)}: token counts{', scratch' if self.has_scratch else ''}"))
+        rows.append(("caches", f"{format_bytes(self.cache_bytes)} of {format_bytes(self.budget)}"))
         limit = "no limit" if self.max_context is None else f"{self.max_context} tokens a request"
         if self.max_context is not None and self.wanted_context and self.max_context < self.wanted_context:
             limit += f", fewer than {self.wanted_context}: the budget"
-        return [*rows, ("context", limit), ("backend", self.backend_reason)]
+        rows += [("context", limit), ("backend", self.backend_reason)]
+        return [*rows, ("warning", self.warning)] if self.warning else rows
+
+    @property
+    def warning(self) -> str | None:
+        """What the user may not have expected: fewer slots than max_batch."""
+        if self.slots >= self.wanted_slots:
+            return None
+        return f"max_batch is {self.wanted_slots}, but there are {self.slots} slots: no more requests run at once"
 
     def lines(self) -> list[str]:
         """The rows as lines of text."""
@@ -73,50 +136,41 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
-    """Split the budget between slots and KV blocks.
+    """Split the budget between slots and KV blocks, as `statewise.engine.budget` says.
 
-    A request is taken to need its slot and the blocks of ``typical_length`` tokens; as many as fit, at most max_batch,
-    get a slot, and the rest of the budget goes to blocks, up to what max_batch requests of full length can use.
-    Raises MemoryBudgetError if one slot with one block does not fit, BackendError for a backend that cannot run.
+    Raises MemoryBudgetError if one slot with one block does not fit, ConfigError for options that do not go with the
+    model or the device, BackendError for a backend that cannot run.
     """
     dtype = _dtype(model, config)
     mamba, kv = _mamba_spec(model, config, dtype), _kv_spec(model, config, dtype)
-    budget = config.memory_bytes
-    least = mamba.bytes_per_slot + kv.blocks_for(1) * kv.bytes_per_block
-    if budget < least:
-        raise MemoryBudgetError(
-            f"memory is {config.memory} ({budget} bytes), but one request needs at least {least} bytes "
-            f"({format_bytes(least)}): a slot of {mamba.bytes_per_slot} and {kv.blocks_for(1)} KV block"
-        )
     if config.max_context and model.max_context and config.max_context > model.max_context:
         raise ConfigError(f"max_context is {config.max_context}, but the model's own limit is {model.max_context}")
     longest = config.max_context or model.max_context
-    wanted = longest
-    typical = min(config.typical_length, longest or config.typical_length)
-    per_request = mamba.bytes_per_slot + kv.blocks_for(typical) * kv.bytes_per_block
-    slots = max(1, min(config.max_batch, budget // per_request))
-    blocks = 0
-    if kv.layers:
-        usable = slots * kv.blocks_for(longest) if longest else math.inf
-        blocks = int(min((budget - slots * mamba.bytes_per_slot) // kv.bytes_per_block, usable))
-        longest = min(longest or blocks * kv.block_size, blocks * kv.block_size)
     ops, reason = resolve(config.backend, device_of(config), needs_of(model, config))
     with torch.device("meta"):
         weights = HybridModel(model, ops)
-    return Plan(
+    weight_bytes = sum(p.numel() for p in weights.parameters()) * dtype.itemsize
+    budget = budget_of(config, device_of(config), weight_bytes)
+    plan = Plan(
         mamba=mamba,
         kv=kv,
-        slots=slots,
-        blocks=blocks,
+        slots=0,
+        blocks=0,
         max_context=longest,
+        vocab_size=model.vocab_size,
         dtype=dtype,
         stochastic_rounding=config.stochastic_rounding,
-        weight_bytes=sum(p.numel() for p in weights.parameters()) * dtype.itemsize,
+        weight_bytes=weight_bytes,
         ops=ops,
         backend_reason=reason,
+        budget=budget.count,
         wanted_slots=config.max_batch,
-        wanted_context=wanted,
+        wanted_context=longest,
     )
+    slots, blocks = split(config, budget, plan.costs, kv, longest)
+    if kv.layers:
+        longest = min(longest or blocks * kv.block_size, blocks * kv.block_size)
+    return replace(plan, slots=slots, blocks=blocks, max_context=longest)
 
 
 def needs_of(model: ModelConfig, config: EngineConfig) -> Needs:

@@ -8,7 +8,7 @@ from torch import Tensor
 from statewise.cache.mamba import MambaPool
 from statewise.cache.paged_kv import PagedKV
 from statewise.cache.window import flushes
-from statewise.engine.plan import Plan
+from statewise.engine.plan import COUNTERS, Plan
 from statewise.engine.request import PromptLogprob, Request
 from statewise.engine.sampler import prompt_logprobs
 from statewise.engine.scheduler import Step
@@ -49,11 +49,11 @@ class Runner:
         self.caches = Caches(
             MambaPool(plan.mamba, plan.slots, device, poison, self._rand_seed),
             PagedKV(plan.kv, plan.blocks, device, poison),
-            _scratch(plan, device) if model.ops.name == "triton" else None,
+            Scratch.allocate(plan.slots, *plan.scratch_dims, device) if plan.has_scratch else None,
         )
         self._steps = self._prefill_tokens = self._prefill_writes = self._decode_rows = self._kv_read = 0
         # On the device, so that counting never waits for it: states written, ring rows replayed.
-        self._counts = torch.zeros(2, dtype=torch.int64, device=device)
+        self._counts = torch.zeros(COUNTERS, dtype=torch.int64, device=device)
 
     def run(self, step: Step) -> Tensor:
         """Run a step. Returns the logits of the rows that get a token, (n, V): decode rows, then ended prefills."""
@@ -140,13 +140,6 @@ class Runner:
             ),
             kv_bytes_moved=(self._kv_read + self._decode_rows) * kv.bytes_per_token,
         )
-
-
-def _scratch(plan: Plan, device: torch.device) -> Scratch:
-    """For as many decode rows as there are slots."""
-    mamba = plan.mamba
-    shape = (plan.slots, mamba.heads, mamba.head_dim, mamba.groups, mamba.state_size, mamba.checkpoint_interval)
-    return Scratch.allocate(*shape, mamba.activation_dtype, device)
 
 
 def _row(request: Request, count: int) -> Row:

@@ -89,18 +89,18 @@ def choose(logits: Tensor, draws: Draws | None) -> tuple[Tensor, Tensor]:
     largest, tokens = logits.max(-1)
     good = largest.isfinite()
     if draws is not None:
-        drawn = _draw(logits[draws.rows], largest[draws.rows], good[draws.rows], draws)
+        drawn = _draw(logits[draws.rows], largest[draws.rows], draws)
         tokens = tokens.index_copy(0, draws.rows, drawn)
     return tokens, good
 
 
-def _draw(logits: Tensor, largest: Tensor, good: Tensor, by: Draws) -> Tensor:
+def _draw(logits: Tensor, largest: Tensor, by: Draws) -> Tensor:
     """The token at which the sum of probabilities, in the order of the vocabulary, passes the row's uniform.
 
-    logits: (D, V).  largest, good: (D,), of the rows.  Returns (D,).
+    logits: (D, V).  largest: (D,), of the rows.  Returns (D,). Where the largest is no number, no weight is: NaN passes
+    no min_p. Then the aim is -1 and the token 0.
     """
     relative = torch.exp((logits.double() - largest[:, None]) / by.temperature)  # to the likeliest token's probability
-    relative = torch.where(good[:, None], relative, 1)
     weights = torch.where(relative >= by.min_p, relative * _UNIT, 0).round().long()
     if by.cut:
         some = slice(by.cut)
