@@ -81,8 +81,9 @@ def test_min_p_is_relative_to_the_likeliest():
 
 
 def test_top_p_counts_what_top_k_has_left():
-    """Of two equal tokens half the mass each: 0.6 needs both, whatever the mass of those that top_k cut."""
-    assert (shares(top_k=2, top_p=0.6) > 0).tolist() == [False, True, False, False, True]
+    """Two equal tokens are left with half the mass each, 0.39 of all: half needs one of them, more than half both."""
+    for top_p, both in ((0.45, False), (0.5, False), (0.501, True)):
+        assert (shares(top_k=2, top_p=top_p) > 0).tolist() == [False, True, False, False, both]
 
 
 def test_top_k_counts_what_min_p_has_left_and_top_p_too():

@@ -13,7 +13,8 @@ from statewise.errors import RequestError
 
 # The largest bias of a logit, up or down: OpenAI's range.
 MOST_BIAS = 100.0
-_POSITIVE = (sys.float_info.min, sys.float_info.max)
+# Within float32, with room for the logits.
+_REPETITION = (1e-30, 1e30)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ class SamplingParams:
         _expect_number("prompt_logprobs_start", self.prompt_logprobs_start, int, 0, math.inf, "0 or more")
         if self.prompt_logprobs is not None:
             _expect_number("prompt_logprobs", self.prompt_logprobs, int, 0, math.inf, "0 or more")
-        _expect_number("repetition_penalty", self.repetition_penalty, float, *_POSITIVE, "above 0")
+        _expect_number("repetition_penalty", self.repetition_penalty, float, *_REPETITION, "above 0, 1e-30 to 1e30")
         for name in ("presence_penalty", "frequency_penalty"):
             _expect_number(name, getattr(self, name), float, -2, 2, "-2 to 2")
         if self.logit_bias is not None:
