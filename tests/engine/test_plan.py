@@ -16,6 +16,7 @@ from statewise.errors import ConfigError, MemoryBudgetError
 from statewise.ops.mixer_step.scratch import Scratch
 from tests.engine.harness import LETTERS, engine, greedy, random_prompts, run
 from tests.models.tiny import tiny_config, tiny_model
+from tests.ops.kernels import HAS_GPU
 
 TINY = tiny_config()
 NO_ATTENTION = tiny_config(("mamba", "mlp"))
@@ -64,10 +65,8 @@ def tensors_of(thing, seen):
 @pytest.mark.parametrize("pattern", [TINY.pattern, NO_ATTENTION.pattern])
 def test_bytes_planned_equal_bytes_allocated(given, pattern):
     """Counted in all that the engine holds, before a request and after some."""
-    from tests.ops.kernels import HAS_GPU
-
     if given.get("backend") == "triton" and HAS_GPU:
-        pytest.skip("on a CPU, the interpreter's")
+        pytest.skip("the kernels are compiled here, not interpreted")
     given = {name: value for name, value in given.items() if name != "kv_blocks" or "attention" in pattern}
     model = tiny_model(tiny_config(pattern), backend=given.get("backend", "torch"))
     built = engine(model=model.to(getattr(torch, given.get("dtype", "float64"))), **given)

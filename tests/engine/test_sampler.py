@@ -175,6 +175,25 @@ def test_a_row_does_not_depend_on_its_batch_its_place_or_its_slot(at_once, poiso
         assert Sampler(1, 50, CPU, poison).sample(logits[i : i + 1], [one], 1)[0].tolist() == [int(together[0, i])]
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_row_does_not_depend_on_its_batch_and_nothing_waits():
+    logits, requests = mixed(count=60, vocab_size=131072)
+    logits, device = logits.cuda(), torch.device("cuda")
+    crowd, single = Sampler(60, 131072, device), Sampler(60, 131072, device)
+    crowd.sample(logits, requests, 60)  # allocates, compiles and pins what later calls have
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        together = crowd.sample(logits, requests, 60)
+        apart = [single.sample(logits[i : i + 1], [one], 1) for i, one in enumerate(requests)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert together.tolist() == torch.cat(apart, -1).tolist()
+    on_cpu = Sampler(60, 131072, CPU).sample(logits.cpu(), requests, 60)
+    assert together.tolist() == on_cpu.tolist()
+
+
 def test_rows_that_are_not_numbers_spoil_no_other():
     logits, requests = mixed()
     expected = Sampler(24, 50, CPU).sample(logits, requests, 24)
