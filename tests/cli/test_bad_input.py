@@ -132,6 +132,13 @@ def test_an_impossible_interval(capsys, demo_folder, interval):
         (("--device", "tpu9"), "device is 'tpu9', expected cpu or cuda"),
         (("--max-batched-tokens", "10"), "max_batched_tokens is 10, expected at least max_batch = 64"),
         (("--max-batch", "0"), "max_batch is 0, expected a whole number, at least 1"),
+        (
+            ("--memory", "90%"),
+            "memory is 90%, a share of a GPU's free memory, but the device is cpu; expected bytes or",
+        ),
+        (("--state-slots", "65"), "state_slots is 65, expected at most max_batch = 64"),
+        (("--memory", "1MiB", "--kv-blocks", "64"), "what is asked for needs at least"),
+        (("--presence-penalty", "3"), "presence_penalty is 3.0, expected -2 to 2"),
         (("--temperature", "-1"), "temperature is -1.0, expected 0 (greedy) or more"),
     ],
 )
@@ -234,7 +241,17 @@ def test_an_impossible_limit(capsys, limit):
     assert f"limit is {limit}, expected at" in refused(capsys, "demo", "--limit", limit)
 
 
-@pytest.mark.parametrize("arguments", [["generate"], ["fly"], [], ["demo", "--wings"], ["demo", "--limit", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate"],
+        ["fly"],
+        [],
+        ["demo", "--wings"],
+        ["demo", "--limit", "x"],
+        ["generate", "m", "-p", "x", "--logit-bias", "7"],
+    ],
+)
 def test_wrong_usage_is_one_line_that_points_to_help(capsys, arguments):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
