@@ -82,6 +82,25 @@ def test_info_needs_no_weights(capsys, broken):
     assert "a token and request; the plain step moves" in out
 
 
+def test_info_says_how_many_requests_fit(capsys, demo_folder):
+    flags = ["--memory", "4MiB", "--max-batch", "3", "--typical-length", "1000"]
+    assert main(["info", str(demo_folder), *flags]) == 0
+    table = capsys.readouterr().out.partition("tokens a request")[2].partition("tokens a request")[2].splitlines()
+    assert [line.split() for line in table[1:6]] == [
+        ["512", "2", "state", "slots", "4"],
+        ["1000", "2", "state", "slots", "2"],
+        ["2048", "1", "KV", "blocks", "1"],
+        ["4096", "0", "context", "of", "3120", "0"],
+        ["at", "most:", "with", "--typical-length", "set", "to", "the", "tokens,", "and", "any", "--max-batch"],
+    ]
+
+
+def test_generate_takes_biases(capsys, demo_folder):
+    flags = ["--temperature", "0", "--max-tokens", "3", "--logit-bias", "65=100", "--logit-bias", "66=-1.5"]
+    assert main(["generate", str(demo_folder), "-q", "-p", "Two", *flags]) == 0
+    assert capsys.readouterr().out == "AAA\n"
+
+
 @pytest.mark.parametrize("command", [*sorted(COMMANDS.keys() - {"eval"}), "eval gsm8k", "eval word-problems"])
 def test_every_command_has_help(capsys, command):
     with pytest.raises(SystemExit, match="0"):

@@ -134,6 +134,7 @@ def test_the_split(memory, max_batch, typical, state_slots, kv_blocks):
 def test_how_many_requests_fit(memory, tokens, max_batch):
     made = plan_of(memory=memory, max_batch=max_batch)
     count, limit = made.at_once(tokens)
+    assert made.at_once(made.max_context)[0] > 0
     if tokens > made.max_context:
         assert (count, limit) == (0, f"context of {made.max_context}")
         return
