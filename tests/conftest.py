@@ -1,5 +1,6 @@
 """One thread: the tensors of the tests are small, and the workers of a parallel run share the cores."""
 
+import os
 import shutil
 
 import pytest
@@ -8,6 +9,9 @@ import torch
 from statewise.demo.checkpoint import write_demo_checkpoint
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    # Before anything imports Triton, as transformers does: its own functions too are interpreted from then on or never.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(scope="session")

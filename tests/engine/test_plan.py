@@ -148,6 +148,14 @@ def test_how_many_requests_fit(memory, tokens, max_batch):
     assert best.at_once(tokens)[0] == most
 
 
+def test_how_many_fit_to_the_byte():
+    costs = plan_of().costs
+    exact = costs.of(9, 9 * 25)
+    assert plan_of(memory=exact).most_at_once(100) == 9
+    assert plan_of(memory=exact - 1).most_at_once(100) == 8
+    assert plan_of(memory=exact, typical_length=100).at_once(100) == (9, "state slots")
+
+
 @pytest.mark.parametrize("tokens", [3, 20, 61])
 def test_the_scheduler_admits_as_many_as_the_plan_says(tokens):
     built = engine(max_batch=12, max_batched_tokens=2000, memory=150_000, typical_length=16)

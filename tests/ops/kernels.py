@@ -1,13 +1,12 @@
-"""How the kernels are run in tests: on a GPU at full size where there is one, else in Triton's interpreter."""
+"""How the kernels are run in tests: on a GPU at full size where there is one, else in Triton's interpreter.
 
-import os
+The interpreter is switched on in conftest, before Triton is imported.
+"""
 
 import pytest
 import torch
 
 HAS_GPU = torch.cuda.is_available()
-if not HAS_GPU:
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton", reason="Triton is not installed")
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
