@@ -119,6 +119,7 @@ def test_the_split(memory, max_batch, typical, state_slots, kv_blocks):
     assert state_slots in (None, made.slots)
     assert kv_blocks in (None, made.blocks)
     if kv_blocks is None:
+        assert made.blocks <= made.slots * made.kv.blocks_for(800)
         assert left < made.costs.block or made.blocks == made.slots * made.kv.blocks_for(800)
     elif state_slots is None:
         assert left < made.costs.slot or made.slots == max_batch
@@ -154,6 +155,15 @@ def test_how_many_fit_to_the_byte():
     assert plan_of(memory=exact).most_at_once(100) == 9
     assert plan_of(memory=exact - 1).most_at_once(100) == 8
     assert plan_of(memory=exact, typical_length=100).at_once(100) == (9, "state slots")
+    assert plan_of(memory=exact, state_slots=9).blocks == 9 * 25
+    assert plan_of(memory=exact - 1, state_slots=9).blocks == 9 * 25 - 1
+    assert plan_of(memory=exact, kv_blocks=9 * 25).slots == 9
+    assert plan_of(memory=exact - 1, kv_blocks=9 * 25).slots == 8
+
+
+def test_no_request_is_typically_longer_than_the_context():
+    longest, longer, short = (plan_of(typical_length=tokens) for tokens in (800, 5000, 100))
+    assert longer.slots == longest.slots < short.slots
 
 
 @pytest.mark.parametrize("tokens", [3, 20, 61])
