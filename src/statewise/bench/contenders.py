@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from statewise.bench.workload import Layer, Workload
 from statewise.integrations.flashinfer_steps import Steps, tied
@@ -49,6 +50,23 @@ def contenders() -> list[Contender]:
     return found
 
 
+def step_arguments(d: Layer, w: Workload) -> dict[str, Any]:
+    """Of `statewise.ops.checkpointed_step`: one token of each row of the workload, in layer ``d``."""
+    tokens = {name: getattr(d, name)[:, None] for name in ("x", "dt", "B", "C")}
+    names = ("A", "D", "dt_bias", "state", "x_ring", "B_ring", "dt_ring")
+    trackers = {"ring_start": w.ring_start, "pending": w.pending, "window": w.shape.window, "read_slots": w.slots}
+    return tokens | {name: getattr(d, name) for name in names} | trackers
+
+
+def in_double(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments of an op on the CPU, floating point as float64, for its exact result."""
+    return {name: _double(value) if isinstance(value, Tensor) else value for name, value in arguments.items()}
+
+
+def _double(t: Tensor) -> Tensor:
+    return (t.double() if t.is_floating_point() else t).cpu()
+
+
 def _our_plain(w: Workload) -> tuple[Call, None]:
     def call(d: Layer) -> None:
         d.out = state_step(
@@ -70,25 +88,8 @@ def _our_plain(w: Workload) -> tuple[Call, None]:
 
 def _our_checkpointed(w: Workload) -> tuple[Call, None]:
     def call(d: Layer) -> None:
-        d.out = checkpointed_step(
-            d.x[:, None],
-            d.dt[:, None],
-            d.A,
-            d.B[:, None],
-            d.C[:, None],
-            d.state,
-            x_ring=d.x_ring,
-            B_ring=d.B_ring,
-            dt_ring=d.dt_ring,
-            ring_start=w.ring_start,
-            pending=w.pending,
-            window=w.shape.window,
-            read_slots=w.slots,
-            D=d.D,
-            dt_bias=d.dt_bias,
-            prefetch=True,  # no other layer writes this one's caches
-            backend="triton",
-        )[:, 0]
+        # The promise of prefetch holds: no other layer writes this one's caches.
+        d.out = checkpointed_step(**step_arguments(d, w), prefetch=True, backend="triton")[:, 0]
 
     return call, None
 
@@ -115,25 +116,7 @@ def _flashinfer(algorithm: str) -> Callable[[Workload], tuple[Call, None]]:
         steps = Steps(w.batch)
 
         def call(d: Layer) -> None:
-            steps.checkpointed_step(
-                d.x[:, None],
-                d.dt[:, None],
-                d.A,
-                d.B[:, None],
-                d.C[:, None],
-                d.state,
-                x_ring=d.x_ring,
-                B_ring=d.B_ring,
-                dt_ring=d.dt_ring,
-                ring_start=w.ring_start,
-                pending=w.pending,
-                window=w.shape.window,
-                read_slots=w.slots,
-                D=d.D,
-                dt_bias=d.dt_bias,
-                out=d.out[:, None],
-                algorithm=algorithm,
-            )
+            steps.checkpointed_step(**step_arguments(d, w), out=d.out[:, None], algorithm=algorithm)
 
         return call, None
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statewise.bench.contenders import Call, Contender, Step, contenders
+from statewise.bench.contenders import Call, Contender, Step, contenders, in_double
 from statewise.bench.workload import Layer, Shape, Workload, floor_bytes
 from statewise.ops import mixer_step
 from statewise.ops.mixer_step.scratch import Scratch
@@ -143,12 +143,7 @@ def mixer_error(contender: Contender, shape: Shape, state_dtype: torch.dtype, ba
         w.pending.fill_(1)
     call, _ = contender.make(w)
     is_plain = contender.kind == "plain" or not contender.shares_rings
-    arguments: dict[str, Any] = {
-        name: value.cpu().to(torch.float64 if value.is_floating_point() else value.dtype)
-        if isinstance(value, Tensor)
-        else value
-        for name, value in mixer_arguments(w.layers[0], w).items()
-    }
+    arguments = in_double(mixer_arguments(w.layers[0], w))
     exact = mixer_step(**arguments, window=1 if is_plain else shape.window)
     call(w.layers[0])
     return float((w.layers[0].normed.double().cpu() - exact).norm() / exact.norm())

@@ -10,10 +10,10 @@ from functools import partial
 
 import torch
 
-from statewise.bench.contenders import Call, Contender
+from statewise.bench.contenders import Call, Contender, in_double, step_arguments
 from statewise.bench.workload import Layer, Shape, Workload
 from statewise.errors import BackendError
-from statewise.ops import checkpointed_step, state_step
+from statewise.ops import checkpointed_step
 
 # Peers multiply in bfloat16 in places; a wrong kernel is off by far more.
 WRONG = 0.03
@@ -37,32 +37,12 @@ def error(contender: Contender, shape: Shape, state_dtype: torch.dtype, batch: i
     call, _ = contender.make(w)
     d = w.layers[0]
 
-    def double(t: torch.Tensor) -> torch.Tensor:
-        return t.double().cpu()
-
-    x, dt, A, B, C, state, D, bias = (double(t) for t in (d.x, d.dt, d.A, d.B, d.C, d.state, d.D, d.dt_bias))
+    arguments = step_arguments(d, w)
     if contender.kind == "plain" or not contender.shares_rings:
-        exact = state_step(x, dt, A, B, C, state, read_slots=w.slots.cpu(), D=D, dt_bias=bias)
-    else:
-        exact = checkpointed_step(
-            x[:, None],
-            dt[:, None],
-            A,
-            B[:, None],
-            C[:, None],
-            state,
-            x_ring=double(d.x_ring),
-            B_ring=double(d.B_ring),
-            dt_ring=double(d.dt_ring),
-            ring_start=w.ring_start.cpu(),
-            pending=w.pending.cpu(),
-            window=shape.window,
-            read_slots=w.slots.cpu(),
-            D=D,
-            dt_bias=bias,
-        )[:, 0]
+        arguments["window"] = 1
+    exact = checkpointed_step(**in_double(arguments))[:, 0]
     call(d)
-    return float((double(d.out) - exact).norm() / exact.norm())
+    return float((d.out.double().cpu() - exact).norm() / exact.norm())
 
 
 def check(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from triton.errors import TritonError
 
-from statewise.bench.contenders import Call, Contender, Step, contenders
+from statewise.bench.contenders import Call, Contender, Step, contenders, step_arguments
 from statewise.bench.mixer import MixerLayer, MixerWorkload, mixer_arguments, mixer_contenders
 from statewise.bench.op import WRONG, measure
 from statewise.bench.tune_candidates import TUNABLES, Launch, Tunable, as_table, choose, first, label, second
@@ -188,23 +188,7 @@ class Checked:
         elif op == "state_step":
             out = state_step(d.x, d.dt, d.A, d.B, d.C, d.state, read_slots=w.slots, D=d.D, dt_bias=d.dt_bias)
         else:
-            out = checkpointed_step(
-                d.x[:, None],
-                d.dt[:, None],
-                d.A,
-                d.B[:, None],
-                d.C[:, None],
-                d.state,
-                x_ring=d.x_ring,
-                B_ring=d.B_ring,
-                dt_ring=d.dt_ring,
-                ring_start=w.ring_start,
-                pending=w.pending,
-                window=w.shape.window,
-                read_slots=w.slots,
-                D=d.D,
-                dt_bias=d.dt_bias,
-            )[:, 0]
+            out = checkpointed_step(**step_arguments(d, w))[:, 0]
         self.exact[op] = {name: getattr(d, name) for name in CACHES[op]} | {"out": out}
         return self.exact[op]
 
