@@ -29,9 +29,9 @@ class Attention(nn.Module):
         kv.write(layer, batch.kv_places, key, value)
         parts = [self._decode(query[:decode], batch, kv, layer)] if decode else []
         edges = batch.cu_seqlens.tolist()
-        for i, start in enumerate(batch.prefill_starts):
+        for i, start in enumerate(batch.prefill_start.tolist()):
             own = query[decode + edges[i] : decode + edges[i + 1]]
-            parts.append(self._prefill(own, start, batch.prefill_tables[i], kv, layer))
+            parts.append(self._prefill(own, start, batch.prefill_tables[i : i + 1], kv, layer))
         return self.o_proj(torch.cat(parts).flatten(1))
 
     def whole(self, hidden: Tensor) -> Tensor:

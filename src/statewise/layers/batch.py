@@ -29,9 +29,9 @@ class Batch:
     decode_tables: Tensor  # (D, M), KV blocks, 0 behind a row's last
     cu_seqlens: Tensor  # (Q + 1,), from 0
     prefill_slots: Tensor  # (Q,)
-    prefill_starts: tuple[int, ...]  # (Q,), tokens that ran before; 0: the row has no state yet
-    has_state: Tensor  # (Q,) bool, the same as a tensor: whether each prefill row continues from its slot
-    prefill_tables: tuple[Tensor, ...]  # Q tables of (1, blocks)
+    prefill_start: Tensor  # (Q,), tokens that ran before; 0: the row has no state yet
+    has_state: Tensor  # (Q,) bool, whether that is not 0: whether each prefill row continues from its slot
+    prefill_tables: Tensor  # (Q, M), KV blocks, 0 behind a row's last; its M is not that of decode_tables
     kv_places: Tensor  # (L,), block * block_size + offset of each token's key and value
     logit_rows: Tensor  # indices into L
 
@@ -40,6 +40,11 @@ class Batch:
         """D."""
         return self.decode_slots.shape[0]
 
+    @property
+    def prefill_count(self) -> int:
+        """Q."""
+        return self.prefill_slots.shape[0]
+
 
 def make_batch(decode: Sequence[Row], prefill: Sequence[Row], block_size: int, device: torch.device) -> Batch:
     """Lay the rows out as a Batch on ``device``. block_size: tokens in a KV block."""
@@ -47,9 +52,12 @@ def make_batch(decode: Sequence[Row], prefill: Sequence[Row], block_size: int, d
     def ints(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=device)
 
+    def tables(rows: Sequence[Row]) -> Tensor:
+        most = max((len(row.blocks) for row in rows), default=0)
+        return ints([[*row.blocks, *[0] * (most - len(row.blocks))] for row in rows]).view(len(rows), most)
+
     rows = [*decode, *prefill]
     lengths = [len(row.tokens) for row in prefill]
-    most = max((len(row.blocks) for row in decode), default=0)
     ends = ints([0, *lengths]).cumsum(0)
     logits: list[int] = []
     first = 0
@@ -62,12 +70,12 @@ def make_batch(decode: Sequence[Row], prefill: Sequence[Row], block_size: int, d
         tokens=ints([token for row in rows for token in row.tokens]),
         decode_slots=ints([row.slot for row in decode]),
         decode_lengths=ints([row.start + 1 for row in decode]),
-        decode_tables=ints([[*row.blocks, *[0] * (most - len(row.blocks))] for row in decode]).view(len(decode), most),
+        decode_tables=tables(decode),
         cu_seqlens=ends,
         prefill_slots=ints([row.slot for row in prefill]),
-        prefill_starts=tuple(row.start for row in prefill),
+        prefill_start=ints([row.start for row in prefill]),
         has_state=torch.tensor([row.start > 0 for row in prefill], dtype=torch.bool, device=device),
-        prefill_tables=tuple(ints([list(row.blocks)]) for row in prefill),
+        prefill_tables=tables(prefill),
         kv_places=ints([place for row in rows for place in _places(row, block_size)]),
         logit_rows=ints(logits),
     )

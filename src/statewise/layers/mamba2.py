@@ -51,7 +51,7 @@ class Mamba2Mixer(nn.Module):
         if decode:
             slots = batch.decode_slots
             parts.append(self._decode(xBC[:decode], dt[:decode], z[:decode], A, slots, cache, scratch, norm))
-        if len(batch.prefill_starts):
+        if batch.prefill_count:
             y = self._prefill(xBC[decode:], dt[decode:], A, batch.cu_seqlens, batch, cache)
             parts.append(self.ops.gated_rms_norm(y.flatten(1), z[decode:], self.norm.weight, **norm))
         return self.out_proj(parts[0] if len(parts) == 1 else torch.cat(parts))
