@@ -26,7 +26,7 @@ class Launch:
     block_p: int
     block_h: int = 16  # of the coefficients kernel
     num_warps: int = 1
-    coefficient_warps: int = 2
+    coefficient_warps: int = 1
 
     def grid(self, out: Tensor) -> tuple[int, int, int]:
         """Of the kernel that reads the states. out: (B, ..., H, P)."""
@@ -51,8 +51,7 @@ def rule(rows: int, shape: StepShape) -> Launch:
 
 def split_rule(rows: int, shape: StepShape) -> Launch:
     """As `rule`, of two kernels. 16-bit states want larger tiles once the batch fills the device."""
-    is_large = rows >= 8192
-    return Launch(False, _block_p(4096 if is_large and shape.state_bytes == 2 else 2048, shape), 16 if is_large else 8)
+    return Launch(False, _block_p(4096 if rows >= 8192 and shape.state_bytes == 2 else 2048, shape))
 
 
 def _block_p(size: int, shape: StepShape) -> int:

@@ -30,8 +30,8 @@ OP = "mixer_step"
 class Launch(step.Launch):
     """How a step with a ring is launched. fused: convolution and one kernel, else append and output kernel."""
 
-    block_x: int = 1024  # channels of x of a program of the append kernel
-    append_warps: int = 4
+    block_x: int = 512  # channels of x of a program of the append kernel
+    append_warps: int = 2
 
 
 def launch_parameters(rows: int, shape: StepShape, device: torch.device | None) -> Launch:

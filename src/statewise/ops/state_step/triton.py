@@ -92,12 +92,11 @@ def launch_parameters(rows: int, shape: StepShape, device: torch.device | None) 
 
 
 def rule(rows: int, shape: StepShape) -> Launch:
-    """From measurements on an H200; see docs/log.md."""
-    if shape.state_bytes == 4 or rows <= 128:
-        block, warps = 16, 4
-    else:
-        block, warps = (32, 4) if rows <= 512 else (16, 2)
-    return Launch(min(triton.next_power_of_2(shape.head_dim), block), warps, shape.prefetch and rows <= 512)
+    """From measurements on an H200: once a batch fills the device, small programs that read ahead are best."""
+    warps = 4 if shape.state_bytes == 4 else 2
+    if shape.prefetch and rows > 256:
+        warps = 1
+    return Launch(min(triton.next_power_of_2(shape.head_dim), 16), warps, shape.prefetch)
 
 
 def state_step(
