@@ -66,9 +66,9 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, preset)
         self.progress = self._resume()
         self.log = Log(options.folder / "log.jsonl", self.progress.step)
-        self._loss: Callable[[HybridModel, Tensor, Tensor], Tensor] = loss_of
+        self._loss: Callable[[HybridModel, Tensor, Tensor, bool], Tensor] = loss_of
         if options.compile:
-            self._loss = torch.compile(loss_of, dynamic=False)
+            self._loss = torch.compile(loss_of, dynamic=False, fullgraph=True)
 
     @property
     def is_done(self) -> bool:
@@ -79,7 +79,10 @@ class Trainer:
         """Train to the end or until ``stop_after``. Returns whether it is the end."""
         if self.is_done:
             return True
-        options, began, clock = self.options, time.monotonic(), _Clock()
+        options, began = self.options, time.monotonic()
+        if options.compile:
+            self._compile()
+        clock = _Clock()
         deadline, due = began + (options.stop_after or float("inf")), began + options.checkpoint_every
         steps, losses = Steps(self.preset, self.tokenizer, EOS_ID), []
         for batch in steps.loader(self.progress.step, options.workers, pin=options.device.type == "cuda"):
@@ -100,6 +103,14 @@ class Trainer:
             if self.is_done or now > deadline:
                 break
         return self.is_done
+
+    def _compile(self) -> None:
+        """Have forward and backward compiled, on tokens that mean nothing, so that no step takes longer than others."""
+        began = time.monotonic()
+        tokens = torch.zeros(self.preset.rows, self.preset.length, dtype=torch.int64, device=self.options.device)
+        self._backward(tokens, tokens).item()  # waits for the device
+        self.optimizer.zero_grad(set_to_none=True)
+        self.options.say(f"compiled in {time.monotonic() - began:.0f} s")
 
     def save(self) -> None:
         """Write the checkpoint, whole or not at all."""
@@ -139,18 +150,22 @@ class Trainer:
         return progress
 
     def _step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """One update. Returns loss and gradient norm, on the device."""
+        """One update. Returns loss and gradient norm, on the device, for which it does not wait."""
         device = self.options.device
         tokens, labels = (side.to(device, non_blocking=True) for side in batch)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.progress.step, self.progress.total, self.preset)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = self._loss(self.model, tokens, labels)
-        loss.backward()
+        loss = self._backward(tokens, labels)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.preset.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach(), norm
+        return loss, norm
+
+    def _backward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """Adds the gradients of a batch. Returns its loss."""
+        loss = self._loss(self.model, tokens, labels, self.options.device.type == "cuda")
+        loss.backward()
+        return loss.detach()
 
     def _say(self, losses: list[Tensor], norm: Tensor, clock: "_Clock") -> None:
         mean = torch.stack(losses).mean().item()  # waits for the device

@@ -1,10 +1,7 @@
 """The model in training: how its weights begin, how it runs over whole rows, how it becomes a checkpoint folder."""
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -16,7 +13,7 @@ from statewise.layers.attention import Attention
 from statewise.layers.mamba2 import Mamba2Mixer
 from statewise.models.families import read_config
 from statewise.models.hybrid import Block, HybridModel
-from statewise.ops.backend import Ops, resolve
+from statewise.ops.backend import resolve
 from train.rows import NO_LABEL
 from train.tokenizer import special_ids
 
@@ -46,7 +43,7 @@ def new_model(config: ModelConfig, seed: int, device: torch.device) -> HybridMod
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.device("meta"):
-        model = HybridModel(config, training_ops(device))
+        model = HybridModel(config, resolve("torch", device)[0])
     model.to_empty(device="cpu")
     for name, weight in model.named_parameters():
         first_values(name, weight.data, generator, len(config.pattern))
@@ -74,48 +71,27 @@ def first_values(name: str, weight: Tensor, generator: torch.Generator, layers: 
             weight.div_(math.sqrt(layers))
 
 
-def training_ops(device: torch.device) -> Ops:
-    """The torch ops, which are differentiable, with a scan that sums in float32 whatever autocast says.
-
-    torch.compile leaves scan and convolution alone: they cut packed sequences of any lengths, which it cannot trace.
-    """
-    ops, _ = resolve("torch", device)
-    scan = _outside_autocast(ops.ssd_prefill, device.type)
-    conv: Callable[..., Tensor] = torch.compiler.disable(ops.causal_conv_prefill)
-    return replace(ops, ssd_prefill=torch.compiler.disable(scan), causal_conv_prefill=conv)
-
-
-def _outside_autocast(run: Callable[..., Any], device_type: str) -> Callable[..., Any]:
-    def without(*arguments: Any, **options: Any) -> Any:
-        with torch.autocast(device_type, enabled=False):
-            return run(*arguments, **options)
-
-    return without
-
-
 def forward(model: HybridModel, tokens: Tensor) -> Tensor:
     """Rows of one length from their first token, (B, T), to what the head reads, (B, T, hidden). No cache is used."""
-    rows, length = tokens.shape
-    edges = torch.arange(0, rows * length + 1, length, device=tokens.device)
     residual = model.embeddings(tokens)
     for layer in model.layers:
         assert isinstance(layer, Block)
-        hidden, mixer = layer.norm(residual), layer.mixer
-        if isinstance(mixer, Mamba2Mixer):
-            out = mixer.whole(hidden.flatten(0, 1), edges).unflatten(0, (rows, length))
-        elif isinstance(mixer, Attention):
-            out = mixer.whole(hidden)
-        else:
-            out = mixer(hidden)
-        residual = residual + out
+        mixer = layer.mixer
+        run = mixer.whole if isinstance(mixer, Mamba2Mixer | Attention) else mixer
+        residual = residual + run(layer.norm(residual))
     return model.norm_f(residual)
 
 
-def loss_of(model: HybridModel, tokens: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy over the labelled places, in float32. The head runs there only."""
-    asked = labels != NO_LABEL
-    logits = model.lm_head(forward(model, tokens)[asked])
-    return nn.functional.cross_entropy(logits.float(), labels[asked])
+def loss_of(model: HybridModel, tokens: Tensor, labels: Tensor, autocast: bool = False) -> Tensor:
+    """Mean cross entropy over the labelled places, in float32. tokens, labels: (B, T).
+
+    The head runs at every place: to choose the labelled ones, their number would have to be known on the host.
+    autocast: matrices multiply in bfloat16. It is entered here, not around a compiled form of this function, which
+    would trace the backward under it too, scan included.
+    """
+    with torch.autocast(tokens.device.type, torch.bfloat16, enabled=autocast):
+        logits = model.lm_head(forward(model, tokens))
+    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=NO_LABEL)
 
 
 def export(model: HybridModel, sizes: DemoSizes, folder: Path, dtype: torch.dtype) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,16 @@ def test_a_seed_repeats_a_run_and_another_does_not(start: StartRun) -> None:
         trainer.run()
     assert losses(first) == losses(again)
     assert losses(first) != losses(other)
+
+
+def test_a_compiled_run_trains_as_another_does(start: StartRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    said: list[str] = []
+    compiled, plain = start("a", SHORT, compile=True, say=said.append), start("b", SHORT)
+    assert compiled.run()
+    assert plain.run()
+    assert sum("compiled in" in line for line in said) == 1
+    assert losses(compiled) == pytest.approx(losses(plain), rel=1e-4)
 
 
 def test_a_folder_of_another_preset_is_refused(start: StartRun) -> None:

@@ -10,6 +10,9 @@ from statewise.engine.llm import LLM
 from statewise.engine.request import SamplingParams
 from statewise.models.families import read_config
 from statewise.models.hybrid import HybridModel
+from statewise.ops import causal_conv_prefill, ssd_prefill
+from statewise.ops.causal_conv.torch import causal_conv_rows
+from statewise.ops.ssd_prefill.torch import ssd_rows
 from tests.train.conftest import TINY
 from train.model import export, forward, loss_of, new_model, write_config
 from train.presets import PRESETS
@@ -54,6 +57,57 @@ def test_logits_equal_the_engines_in_prompt_and_answer(model, folder: Path, toke
             torch.testing.assert_close(theirs, ours[place][list(top.token_ids)], atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("length", [1, 2, 64, 70, 200])
+@pytest.mark.parametrize("biases", [True, False])
+def test_ops_on_rows_equal_those_on_packed_sequences_in_value_and_gradient(length: int, biases: bool) -> None:
+    """In float64, with heads that decay over a few tokens and over many chunks; several chunks and one not full."""
+    rows, heads, head_dim, groups, states, width = 3, 4, 5, 2, 6, 4
+    channels = heads * head_dim + 2 * groups * states
+    generator = torch.Generator().manual_seed(length)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    xBC, dt, weight = drawn(rows, length, channels), drawn(rows, length, heads), drawn(channels, width)
+    A_log, D, dt_bias, bias = drawn(heads), drawn(heads), drawn(heads), drawn(channels)
+    inputs = [xBC, dt, weight, A_log, *([D, dt_bias, bias] if biases else [])]
+    D, dt_bias, bias = (D, dt_bias, bias) if biases else (None, None, None)
+    A = -torch.exp(A_log) * torch.tensor([1e-3, 0.1, 1.0, 30.0])
+    options = {"D": D, "dt_bias": dt_bias, "dt_limit": (0.01, 1.5)}
+    edges = torch.arange(0, rows * length + 1, length)
+
+    def split(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, B, C = y.split([heads * head_dim, groups * states, groups * states], -1)
+        return x.unflatten(-1, (heads, head_dim)), B.unflatten(-1, (groups, states)), C.unflatten(-1, (groups, states))
+
+    x, B, C = split(causal_conv_prefill(xBC.flatten(0, 1), weight, edges, bias=bias))
+    packed = ssd_prefill(x, dt.flatten(0, 1), A, B, C, edges, **options)[0].unflatten(0, (rows, length))
+    x, B, C = split(causal_conv_rows(xBC, weight, bias))
+    ours = ssd_rows(x, dt, A, B, C, **options)
+    torch.testing.assert_close(ours, packed, atol=1e-10, rtol=1e-10)
+
+    cotangent = torch.randn(packed.shape, generator=generator, dtype=torch.float64)
+    for one, other in zip(
+        *(torch.autograd.grad(y, inputs, cotangent, retain_graph=True) for y in (ours, packed)), strict=True
+    ):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_loss_is_one_graph_whose_backward_is_that_of_autograd(model: HybridModel, autocast: bool) -> None:
+    """Traced as torch.compile traces it, run without a compiler; under autocast the scan's backward stays float32."""
+    tokens = torch.randint(3, 512, (2, 130), generator=torch.Generator().manual_seed(10))
+    traced = torch.compile(loss_of, dynamic=False, fullgraph=True, backend="aot_eager")
+    results = []
+    for run in (loss_of, traced):
+        model.zero_grad()
+        loss = run(model, tokens, tokens.roll(-1, 1), autocast)
+        loss.backward()
+        results.append([loss.detach(), *(weight.grad for weight in model.parameters())])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
 def test_rows_of_a_batch_do_not_meet(model: HybridModel) -> None:
     tokens = torch.randint(3, 512, (3, 70), generator=torch.Generator().manual_seed(6))
     together = forward(model, tokens)
@@ -86,8 +140,7 @@ def test_bfloat16_autocast_changes_the_loss_and_the_gradient_little(folder: Path
     losses, gradients = [], []
     for enabled in (False, True):
         model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            loss = loss_of(model, tokens, tokens.roll(-1, 1))
+        loss = loss_of(model, tokens, tokens.roll(-1, 1), autocast=enabled)
         loss.backward()
         losses.append(loss)
         gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters()]))

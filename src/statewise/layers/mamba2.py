@@ -9,7 +9,10 @@ from statewise.cache.mamba import MambaLayerCache
 from statewise.config import MambaConfig
 from statewise.layers.batch import Batch
 from statewise.ops.backend import Ops
+from statewise.ops.causal_conv.torch import causal_conv_rows
+from statewise.ops.gated_rms_norm.torch import gated_rms_norm
 from statewise.ops.mixer_step.scratch import Scratch
+from statewise.ops.ssd_prefill.torch import ssd_rows
 
 
 class Mamba2Mixer(nn.Module):
@@ -52,21 +55,28 @@ class Mamba2Mixer(nn.Module):
             slots = batch.decode_slots
             parts.append(self._decode(xBC[:decode], dt[:decode], z[:decode], A, slots, cache, scratch, norm))
         if batch.prefill_count:
-            y = self._prefill(xBC[decode:], dt[decode:], A, batch.cu_seqlens, batch, cache)
+            y = self._prefill(xBC[decode:], dt[decode:], A, batch, cache)
             parts.append(self.ops.gated_rms_norm(y.flatten(1), z[decode:], self.norm.weight, **norm))
         return self.out_proj(parts[0] if len(parts) == 1 else torch.cat(parts))
 
-    def whole(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Packed sequences from their first token to their last, no cache read or written: the forward of training.
+    def whole(self, hidden: Tensor) -> Tensor:
+        """(rows, T, hidden), sequences of one length from their first token, no cache: the forward of training.
 
-        cu_seqlens: (Q + 1,), from 0.  Differentiable with the torch ops.
+        Differentiable, so always by the torch ops, whatever the backend. Under autocast the projections alone multiply
+        in 16 bits; convolution, scan and norm sum in float32.
         """
+        config, norm_weight = self.config, self.norm.weight
+        assert isinstance(norm_weight, Tensor)
         z, xBC, dt = self._split(hidden)
-        y = self._prefill(xBC, dt, -torch.exp(self.A_log), cu_seqlens)
-        return self.out_proj(self.ops.gated_rms_norm(y.flatten(1), z, self.norm.weight, **self._norm()))
+        with torch.autocast(hidden.device.type, enabled=False):
+            x, B, C = self._heads(causal_conv_rows(xBC, self._conv_weight(), self.conv1d.bias))
+            A = -torch.exp(self.A_log)
+            y = ssd_rows(x, dt, A, B, C, D=self.D, dt_bias=self.dt_bias, dt_limit=config.dt_limit)
+            y = gated_rms_norm(y.flatten(-2), z, norm_weight, **self._norm(), norm_before_gate=False)
+        return self.out_proj(y)
 
     def _split(self, hidden: Tensor) -> tuple[Tensor, ...]:
-        """z (L, H * P), xBC (L, channels of the convolution), dt (L, H)."""
+        """z (..., H * P), xBC (..., channels of the convolution), dt (..., H)."""
         config = self.config
         return self.in_proj(hidden).split([config.inner_size, config.conv_channels, config.heads], -1)
 
@@ -115,25 +125,15 @@ class Mamba2Mixer(nn.Module):
     def _conv_weight(self) -> Tensor:
         return self.conv1d.weight.squeeze(1) if self.conv_weight is None else self.conv_weight
 
-    def _prefill(
-        self,
-        xBC: Tensor,
-        dt: Tensor,
-        A: Tensor,
-        cu_seqlens: Tensor,
-        batch: Batch | None = None,
-        cache: MambaLayerCache | None = None,
-    ) -> Tensor:
-        """Without batch and cache every sequence starts from zeros and its state is dropped."""
-        slots, has_state = (None, None) if batch is None else (batch.prefill_slots, batch.has_state)
+    def _prefill(self, xBC: Tensor, dt: Tensor, A: Tensor, batch: Batch, cache: MambaLayerCache) -> Tensor:
         xBC = self.ops.causal_conv_prefill(
             xBC,
             self._conv_weight(),
-            cu_seqlens,
+            batch.cu_seqlens,
             bias=self.conv1d.bias,
-            window=None if cache is None else cache.conv_window,
-            slots=slots,
-            has_window=has_state,
+            window=cache.conv_window,
+            slots=batch.prefill_slots,
+            has_window=batch.has_state,
         )
         x, B, C = self._heads(xBC)
         y, _ = self.ops.ssd_prefill(
@@ -142,10 +142,10 @@ class Mamba2Mixer(nn.Module):
             A,
             B,
             C,
-            cu_seqlens,
-            has_initial_state=has_state,
-            state=None if cache is None else cache.state,
-            slots=slots,
+            batch.cu_seqlens,
+            has_initial_state=batch.has_state,
+            state=cache.state,
+            slots=batch.prefill_slots,
             D=self.D,
             dt_bias=self.dt_bias,
             dt_limit=self.config.dt_limit,

@@ -52,6 +52,21 @@ def causal_conv_prefill(
     return torch.where((slots >= 0)[owner][:, None], y, 0)
 
 
+def causal_conv_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = "silu") -> Tensor:
+    """The convolution of training: rows of one length, each from zeros, nothing kept.
+
+    x: (rows, T, C).  weight: (C, K).  bias: (C,) or None.  activation: "silu" or None.  Returns y like x; sums are
+    float32 (float64 if x is). Shifted views of one buffer, so that a compiler makes one pass of it.
+    """
+    length, width, acc = x.shape[1], weight.shape[1], accumulation_dtype(x)
+    buffer = torch.nn.functional.pad(x, (0, 0, width - 1, 0))
+    taps = weight.to(acc).unbind(1)
+    y = taps[0] * buffer[:, :length]
+    for k in range(1, width):
+        y = torch.addcmul(y, taps[k], buffer[:, k : k + length].to(acc))
+    return _finish(y, bias, activation).to(x.dtype)
+
+
 def causal_conv_step(
     x: Tensor, weight: Tensor, window: Tensor, slots: Tensor, bias: Tensor | None, activation: str | None
 ) -> Tensor:

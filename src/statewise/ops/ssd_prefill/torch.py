@@ -1,11 +1,35 @@
-"""Prefill as a chunked scan, vectorised over every chunk of every sequence. The README beside this derives it."""
+"""Prefill as a chunked scan, vectorised over every chunk of every sequence. The README beside this derives it.
+
+`ssd_prefill` cuts a packed batch, `ssd_rows` rows of one length; both do the same sums on chunks already cut.
+"""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from statewise.ops.common import accumulation_dtype, finish, time_step
+from statewise.ops.common import NO_LIMIT, accumulation_dtype, finish, time_step
+
+CHUNK = 64  # tokens, where the caller leaves it open
+
+
+def _within(x: Tensor, step: Tensor, total: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    """What chunks do by themselves: their part of the outputs (..., q, P), what they add to the state (..., P, N).
+
+    x: (..., q, P).  step: (..., q) time steps.  total: (..., q), the log of the decay since the start of the chunk.
+    B, C: (..., q, N), broadcast against the heads of x.
+    """
+    length = x.shape[-2]
+    causal = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
+    gap = (total[..., :, None] - total[..., None, :]).masked_fill(~causal, -torch.inf)
+    mix = gap.exp() * step[..., None, :] * (C @ B.mT)
+    tail = (total[..., -1:] - total).exp() * step
+    return mix @ x, x.mT @ (tail[..., None] * B)
+
+
+def _from_entering(total: Tensor, C: Tensor, entering: Tensor) -> Tensor:
+    """The other part of the outputs, (..., q, P): of the states that enter the chunks, (..., P, N)."""
+    return (total.exp()[..., None] * C) @ entering.mT
 
 
 @dataclass(frozen=True)
@@ -45,6 +69,20 @@ def _pass_states(chunks: _Chunks, own: Tensor, decay: Tensor, state: Tensor) -> 
     return torch.cat(entering)[torch.cat(order).argsort()], state
 
 
+def _pass_along_rows(own: Tensor, log_decay: Tensor) -> Tensor:
+    """The state that enters each chunk of a row, from zeros. own: (..., chunks, P, N), log_decay: (..., chunks).
+
+    One matrix product over the chunks of a row: entering_i = sum of exp(decay of chunks j + 1 to i - 1) own_j, j < i.
+    Logarithms are summed from j on, not subtracted as sums from the start, which would lose digits.
+    """
+    chunks = log_decay.shape[-1]
+    before = torch.ones(chunks, chunks, dtype=torch.bool, device=own.device).tril(-1)  # j < i
+    previous = torch.nn.functional.pad(log_decay, (1, -1))[..., :, None]  # of chunk i - 1
+    gap = previous.expand(*log_decay.shape, chunks).masked_fill(~before.tril(-2), 0).cumsum(-2)
+    weight = gap.masked_fill(~before, -torch.inf).exp()
+    return (weight @ own.flatten(-2)).unflatten(-1, own.shape[-2:])
+
+
 def ssd_prefill(
     x: Tensor,
     dt: Tensor,
@@ -72,7 +110,7 @@ def ssd_prefill(
         start = initial_states.to(acc)
         if has_initial_state is not None:
             start = torch.where(has_initial_state[:, None, None, None], start, 0)
-    y, final = _scan(x, dt, A, B, C, cu_seqlens, start, D, z, dt_bias, dt_limit, chunk_size or 64)
+    y, final = _scan(x, dt, A, B, C, cu_seqlens, start, D, z, dt_bias, dt_limit, chunk_size or CHUNK)
     if state is None or slots is None:
         return y, final
     is_own = slots >= 0
@@ -112,19 +150,51 @@ def _scan(
         return torch.where(live, t[chunks.token], 0).to(acc).movedim(1, 2)
 
     step = chunked(time_step(dt, dt_bias, dt_limit, acc))  # (c, H, q)
-    total = (A.to(acc)[:, None] * step).cumsum(-1)  # the log of the decay since the start of the chunk
+    total = (A.to(acc)[:, None] * step).cumsum(-1)
+    grouped = total.view(*by_group, q)
     xs = chunked(x).reshape(*by_group, q, head_dim)
     Bs, Cs = chunked(B)[:, :, None], chunked(C)[:, :, None]  # (c, G, 1, q, N)
 
-    causal = torch.ones(q, q, dtype=torch.bool, device=x.device).tril()
-    gap = (total[..., :, None] - total[..., None, :]).masked_fill(~causal, -torch.inf)
-    mix = (gap.exp() * step[..., None, :]).view(*by_group, q, q) * (Cs @ Bs.mT)
-    y = mix @ xs  # (c, G, H / G, q, P)
-
-    tail = ((total[..., -1:] - total).exp() * step).view(*by_group, q, 1)
-    own = ((tail * xs).mT @ Bs).reshape(c, heads, head_dim, state_size)
+    y, own = _within(xs, step.view(*by_group, q), grouped, Bs, Cs)
+    own = own.reshape(c, heads, head_dim, state_size)
     entering, final = _pass_states(chunks, own, total[..., -1].exp(), start)
-    y = y + total.exp().view(*by_group, q, 1) * (Cs @ entering.view(*by_group, head_dim, state_size).mT)
+    y = y + _from_entering(grouped, Cs, entering.view(*by_group, head_dim, state_size))
 
     tokens = y.reshape(c, heads, q, head_dim).movedim(2, 1)[chunks.live]  # (L, H, P), in order
     return finish(tokens, x.to(acc), D, z).to(x.dtype), final
+
+
+def ssd_rows(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *,
+    D: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_limit: tuple[float, float] = NO_LIMIT,
+    chunk_size: int = CHUNK,
+) -> Tensor:
+    """The scan of training: rows of one length from zeros, of which only the outputs are asked.
+
+    x: (rows, T, H, P), T at least 1.  dt: (rows, T, H), raw.  B, C: (rows, T, G, N).  The rest as in `ssd_prefill`.
+    Returns y like x. Shapes follow from shapes alone: it never waits for the device, and torch.compile traces it.
+    """
+    length, groups = x.shape[1], B.shape[2]
+    acc, size = accumulation_dtype(x), min(chunk_size, length)
+    chunks = -(-length // size)
+
+    def cut(t: Tensor) -> Tensor:  # (rows, T, K, ...) -> (rows, K, chunks, q, ...), zeros behind the end
+        if chunks * size > length:
+            t = torch.nn.functional.pad(t, (0, 0) * (t.dim() - 2) + (0, chunks * size - length))
+        return t.unflatten(1, (chunks, size)).movedim(3, 1).to(acc, memory_format=torch.contiguous_format)
+
+    step = cut(time_step(dt, dt_bias, dt_limit, acc)).unflatten(1, (groups, -1))  # (rows, G, H / G, chunks, q)
+    total = (A.to(acc).view(groups, -1, 1, 1) * step).cumsum(-1)
+    xs, Bs, Cs = cut(x).unflatten(1, (groups, -1)), cut(B)[:, :, None], cut(C)[:, :, None]
+
+    y, own = _within(xs, step, total, Bs, Cs)
+    y = y + _from_entering(total, Cs, _pass_along_rows(own, total[..., -1]))
+    tokens = y.flatten(1, 2).movedim(1, 3).flatten(1, 2)[:, :length]
+    return finish(tokens, x.to(acc), D, None).to(x.dtype, memory_format=torch.contiguous_format)
