@@ -134,6 +134,12 @@ class EngineConfig:
     kv_block_size: int = option(16, "tokens in one block of the attention layers' cache")
     backend: str = option("auto", "implementation of the ops: auto, triton, torch, flashinfer, reference")
     device: str = option("cpu", "cpu or cuda")
+    cuda_graphs: bool | None = option(
+        None, "capture decode steps as CUDA graphs; default: on a GPU, where the backend allows it"
+    )
+    async_scheduling: bool | None = option(
+        None, "plan the next step while one runs, and take in its tokens one step later; default: on a GPU"
+    )
     poison: bool = option(
         False, "debugging: fill unused and freed cache memory with NaN, check the pools after every step"
     )

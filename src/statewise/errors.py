@@ -10,6 +10,7 @@
     │   └── WeightsError               missing, unexpected or wrongly shaped weights, all of them in one error
     ├── DataError (ValueError)         a questions file that cannot be read
     ├── RequestError (ValueError)      one request that cannot be served; the others go on
+    ├── EngineError                    a step failed: requests are lost, and the engine runs no more
     └── IntegrityError                 the books of a pool do not balance: a bug of ours, never a user's mistake
 
 A user's mistake is a line that says what was given and what is possible. The command line prints that line
@@ -55,6 +56,10 @@ class DataError(StatewiseError, ValueError):
 
 class RequestError(StatewiseError, ValueError):
     """One request that cannot be served; the others go on."""
+
+
+class EngineError(StatewiseError):
+    """A step failed: the requests at work are lost, and the engine runs no more. The cause is attached."""
 
 
 class IntegrityError(StatewiseError):

@@ -22,8 +22,11 @@ LETTERS = Letters()
 MODEL = tiny_model(tiny_config())
 
 
-def engine(*, slots=None, blocks=None, eos=(), model=MODEL, **options) -> Engine:
-    """Poisoned, float64. slots, blocks: override the plan, to make memory scarce."""
+def engine(*, slots=None, blocks=None, eos=(), model=MODEL, padded=(), **options) -> Engine:
+    """Poisoned, float64. slots, blocks: override the plan, to make memory scarce.
+
+    padded: sizes that decode steps are padded to, as for CUDA graphs.
+    """
     defaults = {"dtype": "float64", "state_dtype": "float64", "poison": True, "kv_block_size": 4, "max_context": 80}
     config = EngineConfig.of(**(defaults | {"max_batch": 8, "max_batched_tokens": 64} | options))
     plan = make_plan(model.config, config)
@@ -32,6 +35,9 @@ def engine(*, slots=None, blocks=None, eos=(), model=MODEL, **options) -> Engine
     if blocks is not None:
         longest = min(plan.max_context, blocks * plan.kv.block_size)
         plan = dataclasses.replace(plan, blocks=blocks, max_context=longest)
+    if padded:
+        sizes = [size for size in padded if size <= plan.slots]
+        plan = dataclasses.replace(plan, graph_sizes=tuple(sizes))
     built = Engine(model, plan, config)
     built.eos = frozenset(eos)
     return built

@@ -13,5 +13,5 @@ LOGITS = torch.tensor([0.0, 2.0, 1.0, -1.0, 2.0])
 def request(slot=0, prompt=(0,), output=(), seed=0, ends_at=(), **options):
     params = SamplingParams(**({"max_tokens": 99} | options))
     built = Request(0, tuple(prompt), params, seed, TextStream(LETTERS), frozenset(ends_at))
-    built.slot, built.output = slot, list(output)
+    built.slot, built.output, built.sampled = slot, list(output), len(output)
     return built

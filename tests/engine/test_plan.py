@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statewise import LLM, EngineConfig
-from statewise.config import parse_memory
+from statewise.config import format_bytes, parse_memory
 from statewise.engine import budget, plan
 from statewise.engine.plan import make_plan
 from statewise.errors import ConfigError, MemoryBudgetError
@@ -272,7 +272,8 @@ def test_the_plan_in_lines_adds_up():
     made = plan_of(max_batch=2)
     text = "\n".join(made.lines())
     beside = made.cache_bytes - made.slot_bytes - made.block_bytes
-    assert beside == 2 * TINY.vocab_size * 4 + 16
-    assert f"beside    {beside} B: token counts" in text
+    row = 2 * TINY.vocab_size * 4 + (4 + 800 // 4) * 4 + 4 * 8  # logits and token counts, inputs
+    assert beside == 2 * row + 2 * 8 + 16
+    assert f"beside    {format_bytes(beside)}: logits, token counts" in text
     assert dataclasses.replace(made, slots=5).cache_bytes == made.cache_bytes + 3 * made.costs.slot
     assert plan.COUNTERS == 2

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statewise.engine import sampler
-from statewise.engine.sampler import Sampler, choose, top_logprobs
+from statewise.engine.sampler import Sampler, as_top, choose, top_logprobs
 from statewise.engine.sampling_batch import make_sampling_batch, random_numbers, uniforms
 from tests.engine.rows import CPU, LOGITS, request
 
@@ -241,7 +241,7 @@ def test_a_seed_takes_a_number_for_each_output_token():
 
 
 def test_top_logprobs():
-    [top] = top_logprobs(LOGITS[None], 3)
+    [top] = as_top(*top_logprobs(LOGITS[None], 3))
     assert top.token_ids[2] == 2
     assert top.logprobs[0] == pytest.approx(float(LOGITS.log_softmax(-1)[1]))
-    assert len(top_logprobs(LOGITS[None], 99)[0].token_ids) == 5
+    assert top_logprobs(LOGITS[None], 99)[1].shape == (1, 5)

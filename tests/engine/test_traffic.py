@@ -24,7 +24,7 @@ def alone(prompt, params):
     return _alone[key]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(32))
 def test_company_changes_nothing(seed):
     rng = random.Random(seed)
     interval = rng.choice([1, 2, 3, 16, 64])
@@ -35,6 +35,8 @@ def test_company_changes_nothing(seed):
         max_batched_tokens=rng.choice([batch, batch + 1, 11, 64]),
         slots=rng.randint(1, batch),
         blocks=rng.randint(9, 24),
+        padded=rng.choice([(), (1, 2, 4), (5, 6)]),
+        async_scheduling=rng.random() < 0.5,
     )
     prompts = random_prompts(10, seed)
     params = [

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.cache.window import advance, ring_rows
+from statewise.cache.window import advance, flushes, ring_rows
 from statewise.errors import ArgumentError
 from statewise.ops.advance_trackers import advance_trackers
 from tests.ops.kernels import DEVICE, HAS_GPU
@@ -29,6 +29,7 @@ class Case:
     def run(self, backend, accepted=None):
         """The trackers after the step, on the CPU. ``accepted`` None: each row its own."""
         start, pending = self.ring_start.clone().to(DEVICE), self.pending.clone().to(DEVICE)
+        counts = torch.tensor([7, 1 << 40], device=DEVICE)
         advance_trackers(
             start,
             pending,
@@ -37,8 +38,12 @@ class Case:
             accepted=self.accepted.to(DEVICE) if accepted is None else accepted,
             window=self.window,
             ring_rows=self.rows,
+            counts=counts,
             backend=backend,
         )
+        before = self.pending[self.slots[self.slots >= 0].long()]
+        flushed = torch.as_tensor(flushes(before, self.tokens, self.window))
+        assert counts.tolist() == [7 + flushed.sum(), (1 << 40) + before.sum()]
         return start.cpu(), pending.cpu()
 
     def check(self, backend, accepted=None):

@@ -51,6 +51,8 @@ def _add(group: Any, owner: type, leave_out: tuple[str, ...]) -> None:
 
 def _flag(item: "Field[Any]") -> dict[str, Any]:
     meaning, name = item.metadata["help"].replace("%", "%%"), str(getattr(item.type, "__name__", item.type))
+    if str(item.type) == "bool | None":
+        return {"action": argparse.BooleanOptionalAction, "help": meaning}
     if name == "bool":
         return {"action": "store_true", "help": meaning}
     if "Mapping" in str(item.type):

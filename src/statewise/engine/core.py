@@ -3,20 +3,33 @@
 import math
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from statewise.config import EngineConfig
+from statewise.engine.counters import Counters
+from statewise.engine.fetch import Fetched
 from statewise.engine.plan import Plan
+from statewise.engine.prompt_scores import PromptScores
 from statewise.engine.request import Phase, Request, SamplingParams
-from statewise.engine.runner import Counters, Runner
-from statewise.engine.sampler import Sampler, top_logprobs
-from statewise.engine.sampling_batch import to_device
+from statewise.engine.runner import Runner
+from statewise.engine.sampler import Sampler, as_top, top_logprobs
+from statewise.engine.sampling_batch import is_plain, to_device
 from statewise.engine.scheduler import Scheduler
 from statewise.engine.text import Decoder, TextStream
-from statewise.errors import RequestError
-from statewise.models.hybrid import HybridModel
+from statewise.errors import EngineError, RequestError
+from statewise.models.hybrid import HybridModel, widened
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """A step on its way."""
+
+    requests: list[Request]  # that get a token
+    asking: list[int]  # which of them get log probabilities
+    fetched: Fetched  # tokens, whether their logits were numbers; what `top_logprobs` found
+    scores: list[PromptScores]
 
 
 class Engine:
@@ -31,6 +44,9 @@ class Engine:
         device = torch.device(config.device)
         self.runner = Runner(model, plan, device, config.poison)
         self.sampler = Sampler(plan.slots, self.vocab_size, device, config.poison)
+        self.is_async = device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
+        self._launched: _Launched | None = None  # whose tokens have not been taken in
+        self._failure: str | None = None
 
     @property
     def has_work(self) -> bool:
@@ -43,7 +59,12 @@ class Engine:
         return self.runner.counters(self.scheduler.preemptions)
 
     def submit(self, prompt: Sequence[int], params: SamplingParams, decoder: Decoder, index: int = 0) -> Request:
-        """Queue a request. Raises RequestError for a prompt that can never run; nothing is queued then."""
+        """Queue a request. Raises RequestError for a prompt that can never run; nothing is queued then.
+
+        Raises EngineError once a step has failed.
+        """
+        if self._failure is not None:
+            raise EngineError(f"the engine has failed: {self._failure}")
         limit = self.plan.max_context
         if not prompt:
             raise RequestError("the prompt is empty, expected at least one token")
@@ -59,7 +80,8 @@ class Engine:
         seed = secrets.randbits(63) if params.seed is None else params.seed
         text = TextStream(decoder, params.stop, params.min_tokens)
         ends_at = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos)
-        request = Request(index, tuple(prompt), params, seed, text, ends_at)
+        most = params.max_tokens if limit is None else min(params.max_tokens, limit - len(prompt))
+        request = Request(index, tuple(prompt), params, seed, text, ends_at, most)
         self.scheduler.add(request)
         return request
 
@@ -69,48 +91,90 @@ class Engine:
             self._finish(request, "abort")
 
     def step(self) -> list[Request]:
-        """Run one step. Returns the requests that got a token or ended."""
+        """Launch one step, and take in the tokens of one. Returns the requests that got a token or ended.
+
+        With asynchronous scheduling these are the tokens of the step before, while the one launched still runs; the
+        list may be empty though there is work. A request that ends by a token that has just come in takes part in
+        one step too many: its token is dropped, and its slot and blocks go to nobody before that step has run.
+
+        Raises EngineError if anything fails on the way: the requests at work are lost, and the engine with them.
+        """
+        if self._failure is not None:
+            raise EngineError(f"the engine has failed: {self._failure}")
+        try:
+            before, self._launched = self._launched, self._launch()
+            if not self.is_async:
+                before, self._launched = self._launched, None
+            done = self._take_in(before) if before is not None else []
+            if self.config.poison:
+                self.scheduler.check_integrity()
+        except BaseException as error:
+            self._fail(error)
+            raise EngineError(str(self._failure)) from error
+        return done
+
+    def _launch(self) -> "_Launched | None":
+        """Schedule a step and start it. None: nothing can run before more tokens have come in, or at all."""
         step = self.scheduler.schedule()
         if not step.decode and not step.prefill:
-            return []
+            return None
         self.sampler.counts.forget(step.freed_slots)
-        logits = self.runner.run(step)
-        sampled = self.scheduler.advance(step)
-        if sampled:
-            self._collect(sampled, logits, new=len(sampled) - len(step.decode))
-        if self.config.poison:
-            self.scheduler.check_integrity()
-        return sampled
-
-    def _collect(self, requests: list[Request], logits: Tensor, new: int) -> None:
-        """Give each request its token, and end those that are done. logits: (requests, V).  new: see `Sampler`."""
-        chosen = self.sampler.sample(logits, requests, new)
+        output, requests = self.runner.run(step), step.sampled
+        chosen = output.likeliest
+        if not all(map(is_plain, requests)):
+            chosen = self.sampler.sample(widened(output.logits), requests, len(requests) - len(step.decode))
+            self.runner.put(output, chosen[0])
         asking = [i for i, request in enumerate(requests) if request.params.logprobs]
         most = max((requests[i].params.logprobs for i in asking), default=0)
-        scored = logits[to_device(asking, torch.int64, logits.device)] if asking else logits[:0]
-        top = dict(zip(asking, top_logprobs(scored, most), strict=True))
-        for i, (request, token, is_good) in enumerate(zip(requests, *chosen.tolist(), strict=True)):
+        scored = widened(output.logits[to_device(asking, torch.int64, chosen.device)]) if asking else chosen[:0]
+        fetched = Fetched(chosen, *(top_logprobs(scored, most) if asking else ()))
+        self.scheduler.advance(step)
+        return _Launched(requests, asking, fetched, output.scores)
+
+    def _take_in(self, launched: "_Launched") -> list[Request]:
+        """Give each request its token, and end those that are done."""
+        for scores in launched.scores:
+            scores.deliver()
+        (tokens, are_good), *top = launched.fetched.get()
+        tops = dict(zip(launched.asking, as_top(*top), strict=True)) if top else {}
+        running = []
+        for i, (request, token, is_good) in enumerate(
+            zip(launched.requests, tokens.tolist(), are_good.tolist(), strict=True)
+        ):
+            if request.phase is Phase.FINISHED:
+                continue  # this was the step too many
+            running.append(request)
             request.error = _not_numbers(request, is_good)
             if request.error is not None:
                 self._finish(request, "error")
                 continue
             request.output.append(token)
             if request.params.logprobs:
-                request.logprobs.append(top[i].first(request.params.logprobs))
+                request.logprobs.append(tops[i].first(request.params.logprobs))
             reason = self._push(request, token)
             if reason:
                 self._finish(request, reason)
+        return running
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing is known of the pools any more: no step runs again. Every request at work ends with the reason."""
+        self._failure = f"{type(error).__name__}: {error}"
+        lost = [*self.scheduler.running, *self.scheduler.waiting]
+        for request in lost:
+            request.phase, request.finish_reason = Phase.FINISHED, "error"
+            request.error = RequestError(f"lost, since the engine failed: {self._failure}")
+        names = ", ".join(str(request.index) for request in lost[:20])
+        more = f" and {len(lost) - 20} more" if len(lost) > 20 else ""
+        self._failure = f"a step failed, {len(lost)} requests are lost ({names}{more}): {self._failure}"
 
     def _push(self, request: Request, token: int) -> str | None:
         """Extend the text by ``token``. Returns why the request ends with it, or None."""
-        params = request.params
         if token in request.ends_at:
             return "stop"
         request.text.push(token)
         if request.text.stopped:
             return "stop"
-        full = self.plan.max_context is not None and request.known >= self.plan.max_context
-        return "length" if full or len(request.output) >= params.max_tokens else None
+        return "length" if len(request.output) >= request.most_output else None
 
     def _finish(self, request: Request, reason: str) -> None:
         self.scheduler.finish(request)

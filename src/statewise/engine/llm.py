@@ -12,9 +12,9 @@ import torch
 from statewise.config import EngineConfig, format_bytes, is_int
 from statewise.engine.budget import free_memory
 from statewise.engine.core import Engine
+from statewise.engine.counters import Counters
 from statewise.engine.plan import Plan, make_plan
 from statewise.engine.request import Phase, PromptLogprob, Request, SamplingParams, TopLogprobs
-from statewise.engine.runner import Counters
 from statewise.engine.text import load_tokenizer
 from statewise.errors import ConfigError, MemoryBudgetError, RequestError
 from statewise.models.families import read_config
@@ -80,10 +80,10 @@ class LLM:
             raise ConfigError("device is cuda, but torch sees no GPU here; possible: cpu")
         _expect_room(self.plan, config, device)
         weights = load_model(folder, self.model_config, self.plan.ops, self.plan.dtype, device)
-        self.engine = Engine(weights, self.plan, config)
         if not quiet:
             print(*self.plan.lines(), sep="\n", file=sys.stderr)
         self.plan.ops.warm_up()  # may compile for minutes, after the plan has said for whom
+        self.engine = Engine(weights, self.plan, config)
 
     @property
     def counters(self) -> Counters:

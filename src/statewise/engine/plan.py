@@ -6,7 +6,9 @@ import torch
 
 from statewise.cache.spec import KVSpec, MambaSpec
 from statewise.config import EngineConfig, ModelConfig, format_bytes
+from statewise.engine import graphs
 from statewise.engine.budget import Costs, budget_of, split
+from statewise.engine.buffers import DecodeBuffers
 from statewise.engine.token_counts import TokenCounts
 from statewise.errors import ConfigError
 from statewise.models.hybrid import HybridModel
@@ -36,6 +38,9 @@ class Plan:
     budget: int  # bytes that all caches may take
     wanted_slots: int
     wanted_context: int | None
+    graph_sizes: tuple[int, ...] = ()  # decode steps are padded to these, and captured where there is a GPU
+    graph_reason: str = "none"  # for people: which, or why none
+    graph_row_bytes: int = 0  # of what a captured step allocates, a row; an estimate
 
     @property
     def backend(self) -> str:
@@ -71,12 +76,21 @@ class Plan:
         return self.ops.name == "triton"
 
     @property
+    def table(self) -> int:
+        """The most KV blocks of one request, before the pool sets a limit."""
+        if self.wanted_context is not None:
+            return self.kv.blocks_for(self.wanted_context)
+        return self.budget // self.kv.bytes_per_block if self.kv.layers else 0
+
+    @property
     def costs(self) -> Costs:
-        """Bytes of a slot with all that goes with it, of a block, and of what there is once: counters and a seed."""
+        """Bytes of a slot with all that goes with it, of a block, and of what there is once."""
         scratch = Scratch.size(1, *self.scratch_dims) if self.has_scratch else 0
         counts = TokenCounts.bytes_per_slot(self.vocab_size)
-        fixed = (COUNTERS + self.stochastic_rounding) * torch.int64.itemsize
-        return Costs(self.mamba.bytes_per_slot + scratch + counts, self.kv.bytes_per_block, fixed)
+        once, row = (DecodeBuffers.size(rows, self.table, self.vocab_size, self.dtype) for rows in (0, 1))
+        fixed = once + (COUNTERS + self.stochastic_rounding) * torch.int64.itemsize
+        slot = self.mamba.bytes_per_slot + scratch + counts + row - once + self.graph_row_bytes
+        return Costs(slot, self.kv.bytes_per_block, fixed)
 
     @property
     def cache_bytes(self) -> int:
@@ -111,7 +125,10 @@ class Plan:
         if kv.layers:
             each = f"{self.blocks} x {format_bytes(kv.bytes_per_block)} = {format_bytes(self.block_bytes)}"
             rows.append(("KV blocks", f"{each}, {kv.block_size} tokens each"))
-        rows.append(("beside", f"{format_bytes(beside)}: token counts{', scratch' if self.has_scratch else ''}"))
+        rows.append(
+            ("beside", f"{format_bytes(beside)}: logits, token counts{', scratch' if self.has_scratch else ''}")
+        )
+        rows.append(("graphs", self.graph_reason))
         rows.append(("caches", f"{format_bytes(self.cache_bytes)} of {format_bytes(self.budget)}"))
         limit = "no limit" if self.max_context is None else f"{self.max_context} tokens a request"
         if self.max_context is not None and self.wanted_context and self.max_context < self.wanted_context:
@@ -167,10 +184,41 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         wanted_slots=config.max_batch,
         wanted_context=longest,
     )
+    why_none = _graph_obstacle(config, ops)
+    if why_none is None:
+        plan = replace(plan, graph_row_bytes=_activation_bytes(model, dtype))
     slots, blocks = split(config, budget, plan.costs, kv, longest)
     if kv.layers:
         longest = min(longest or blocks * kv.block_size, blocks * kv.block_size)
-    return replace(plan, slots=slots, blocks=blocks, max_context=longest)
+    captured = () if why_none else graphs.sizes(slots)
+    if why_none is None:
+        about = format_bytes(slots * plan.graph_row_bytes)
+        why_none = f"{len(captured)} decode steps, of 1 to {slots} rows, about {about}"
+    return replace(plan, slots=slots, blocks=blocks, max_context=longest, graph_sizes=captured, graph_reason=why_none)
+
+
+def _graph_obstacle(config: EngineConfig, ops: Ops) -> str | None:
+    """Why no decode step is captured as a CUDA graph, or None. Raises ConfigError if that is asked for."""
+    device, obstacle = device_of(config), None
+    if device.type != "cuda":
+        obstacle = f"the device is {device.type}"
+    elif not ops.capturable:
+        obstacle = f"the {ops.name} backend waits for the host"
+    if config.cuda_graphs and obstacle:
+        raise ConfigError(f"cuda_graphs is on, but {obstacle}")
+    return "none: turned off" if config.cuda_graphs is False else obstacle and f"none: {obstacle}"
+
+
+def _activation_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
+    """About what a row's way through the layers allocates at once: the residual twice, norms, and the widest layer."""
+    mamba, widths = model.mamba, [0]
+    if model.mlp is not None:
+        widths.append(3 * model.mlp.inner_size)
+    if model.attention is not None:
+        widths.append(2 * (model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_dim)
+    widths.append(2 * mamba.inner_size + mamba.conv_channels + mamba.heads)
+    residual = torch.float32.itemsize if model.residual_in_fp32 else dtype.itemsize
+    return 2 * model.hidden_size * (residual + dtype.itemsize) + max(widths) * dtype.itemsize
 
 
 def needs_of(model: ModelConfig, config: EngineConfig) -> Needs:

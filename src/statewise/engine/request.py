@@ -131,7 +131,7 @@ class PromptLogprob:
 
 @dataclass(eq=False)
 class Request:
-    """One prompt on its way. ``slot``, ``blocks``, ``phase`` and ``computed`` are the scheduler's."""
+    """One prompt on its way. ``slot``, ``blocks``, ``phase``, ``computed`` and ``sampled`` are the scheduler's."""
 
     index: int
     prompt: tuple[int, ...]
@@ -139,7 +139,9 @@ class Request:
     seed: int  # 64 bits
     text: TextStream
     ends_at: frozenset[int] = frozenset()  # tokens that end it: the model's end of text and its own stop tokens
-    output: list[int] = field(default_factory=list)
+    most_output: int = sys.maxsize  # tokens after which it ends in any case
+    sampled: int = 0  # output tokens chosen; the last of them may still be on the device
+    output: list[int] = field(default_factory=list)  # those that have arrived
     logprobs: list[TopLogprobs] = field(default_factory=list)
     phase: Phase = Phase.WAITING
     computed: int = 0  # tokens whose effect is in the slot
@@ -152,11 +154,21 @@ class Request:
 
     @property
     def known(self) -> int:
-        """Tokens of the prompt and of the output so far."""
+        """Tokens of the prompt and of the output so far, chosen ones that have not arrived among them."""
+        return len(self.prompt) + self.sampled
+
+    @property
+    def arrived(self) -> int:
+        """Tokens of the prompt and of the output that the host knows."""
         return len(self.prompt) + len(self.output)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no token is to be added: it ends when the last one arrives."""
+        return self.sampled >= self.most_output
+
     def tokens(self, start: int, count: int) -> list[int]:
-        """The known tokens at positions start to start + count."""
+        """The tokens at positions start to start + count, which have arrived."""
         cut = len(self.prompt)
         head = self.prompt[start : start + count]
         return [*head, *self.output[max(0, start - cut) : max(0, start + count - cut)]]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from statewise.engine.request import PromptLogprob, Request, TopLogprobs
+from statewise.engine.request import Request, TopLogprobs
 from statewise.engine.sampling_batch import Draws, Penalties, SamplingBatch, make_sampling_batch, random_numbers
 from statewise.engine.token_counts import TokenCounts
 
@@ -126,18 +126,20 @@ def _cut(weights: Tensor, logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tenso
     return torch.zeros_like(weights).scatter(-1, order, ranked)
 
 
-def top_logprobs(logits: Tensor, count: int) -> list[TopLogprobs]:
-    """The ``count`` likeliest tokens of every row. logits: (n, V), before biases, penalties, temperature and cuts."""
-    return _top(logits.log_softmax(-1), count)
+def top_logprobs(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` likeliest tokens of every row, before biases, penalties, temperature and cuts.
+
+    logits: (n, V).  Returns their log probabilities and the tokens, (n, count) each, likeliest first.
+    """
+    return logits.log_softmax(-1).topk(min(count, logits.shape[-1]), -1)
 
 
-def prompt_logprobs(logits: Tensor, tokens: Sequence[int], count: int) -> list[PromptLogprob]:
-    """How likely ``tokens`` were. logits: (n, V), of the positions before them.  count: likeliest tokens to report."""
-    logprobs = logits.log_softmax(-1)
-    own = logprobs.gather(-1, torch.tensor(tokens, device=logits.device)[:, None]).squeeze(-1).tolist()
-    return [PromptLogprob(logprob, top) for logprob, top in zip(own, _top(logprobs, count), strict=True)]
+def prompt_logprobs(logits: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """How likely ``tokens`` were, (n,), and `top_logprobs`. logits: (n, V), of the positions before them."""
+    own = logits.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
+    return own, *top_logprobs(logits, count)
 
 
-def _top(logprobs: Tensor, count: int) -> list[TopLogprobs]:
-    values, ids = logprobs.topk(min(count, logprobs.shape[-1]), -1)
-    return [TopLogprobs(tuple(i), tuple(v)) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
+def as_top(values: Tensor, tokens: Tensor) -> list[TopLogprobs]:
+    """What `top_logprobs` has found, a row each."""
+    return [TopLogprobs(tuple(t), tuple(v)) for t, v in zip(tokens.tolist(), values.tolist(), strict=True)]

@@ -70,7 +70,7 @@ def make_sampling_batch(
     bans = [
         (i, token)
         for i, request in rows
-        if len(request.output) < request.params.min_tokens
+        if request.sampled < request.params.min_tokens
         for token in sorted(request.ends_at)
         if token < vocab_size
     ]
@@ -98,7 +98,14 @@ def random_numbers(requests: Sequence[Request]) -> list[float]:
     if not any(map(_is_drawn, requests)):
         return [0.0] * len(requests)
     seeds = torch.tensor([request.seed for request in requests])
-    return uniforms(seeds, torch.tensor([len(request.output) for request in requests])).tolist()
+    return uniforms(seeds, torch.tensor([request.sampled for request in requests])).tolist()
+
+
+def is_plain(request: Request) -> bool:
+    """Whether it takes the likeliest token, whatever came before: nothing but the logits decides."""
+    params = request.params
+    banned = request.sampled < params.min_tokens
+    return not (_is_drawn(request) or params.has_penalties or params.logit_bias or banned)
 
 
 def _is_drawn(request: Request) -> bool:

@@ -27,6 +27,14 @@ class Step:
     freed_slots: list[int] = field(default_factory=list)  # since the step before; perhaps owned again by now
     freed_blocks: list[int] = field(default_factory=list)
 
+    @property
+    def sampled(self) -> list[Request]:
+        """The requests that it gives a token, in the order of its rows: decode rows, then prefills that it ends."""
+        return [
+            *self.decode,
+            *(request for request, count in self.prefill if request.computed + count == request.known),
+        ]
+
 
 class Scheduler:
     """First come, first served; preemption by recompute, youngest first."""
@@ -55,7 +63,7 @@ class Scheduler:
         """The next step. Decode rows first, then chunks of what is being prefilled, then new requests."""
         step, before = Step(), self.preemptions
         for request in list(self.running):
-            if request.phase is Phase.DECODE and self._may_grow(request):
+            if request.phase is Phase.DECODE and not request.is_full and self._may_grow(request):
                 step.decode.append(request)
         budget = self.max_batched_tokens - len(step.decode)
         for request in self.running:
@@ -68,18 +76,16 @@ class Scheduler:
         step.freed_blocks, self._freed_blocks = self._freed_blocks, []
         return step
 
-    def advance(self, step: Step) -> list[Request]:
-        """Book a step that has run. Returns the requests that it gave a token, in the order of its rows."""
-        sampled = list(step.decode)
+    def advance(self, step: Step) -> None:
+        """Book a step that has been launched; its tokens may be still to come."""
+        for request in step.sampled:
+            request.phase = Phase.DECODE
+            request.sampled += 1
         for request in step.decode:
             request.computed += 1
             request.decode_runs[-1] += 1
         for request, count in step.prefill:
             request.computed += count
-            if request.computed == request.known:
-                request.phase = Phase.DECODE
-                sampled.append(request)
-        return sampled
 
     def finish(self, request: Request) -> None:
         """Take a request out, wherever it stands; its slot and blocks may go to another in the very next step."""
@@ -137,7 +143,10 @@ class Scheduler:
         return True
 
     def _preempt(self, request: Request) -> None:
-        """Back to the head of the queue, its tokens kept, its state to be computed again."""
+        """Back to the head of the queue, its tokens kept, its state to be computed again.
+
+        A token that is still on its way arrives before the next call of `schedule`: a step that preempts admits nobody.
+        """
         self.running.remove(request)
         self._release(request)
         request.phase, request.computed = Phase.WAITING, 0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from statewise.cache.window import predicted_writes
 from statewise.config import EngineConfig
+from statewise.engine.counters import Counters
 from statewise.engine.llm import LLM, RequestOutput
 from statewise.engine.request import SamplingParams, TopLogprobs
-from statewise.engine.runner import Counters
 
 # Two logits closer than this may change places by rounding alone. A bound on the error of a logit of a few units after
 # a deep model, not on the rounding of one number: some thousand roundings of float32, some ten of a 16-bit type.

@@ -1,7 +1,8 @@
 """One step's rows as tensors: what a forward pass reads besides the weights and the caches."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ class Batch:
     prefill_tables: Tensor  # (Q, M), KV blocks, 0 behind a row's last; its M is not that of decode_tables
     kv_places: Tensor  # (L,), block * block_size + offset of each token's key and value
     logit_rows: Tensor  # indices into L
+    logit_slots: Tensor  # the slot of each of them
 
     @property
     def decode_count(self) -> int:
@@ -47,38 +49,75 @@ class Batch:
 
 
 def make_batch(decode: Sequence[Row], prefill: Sequence[Row], block_size: int, device: torch.device) -> Batch:
-    """Lay the rows out as a Batch on ``device``. block_size: tokens in a KV block."""
-
-    def ints(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
-
-    def tables(rows: Sequence[Row]) -> Tensor:
-        most = max((len(row.blocks) for row in rows), default=0)
-        return ints([[*row.blocks, *[0] * (most - len(row.blocks))] for row in rows]).view(len(rows), most)
-
-    rows = [*decode, *prefill]
-    lengths = [len(row.tokens) for row in prefill]
-    ends = ints([0, *lengths]).cumsum(0)
+    """Lay the rows out as a Batch on ``device``, without waiting for it. block_size: tokens in a KV block."""
+    rows, lengths = [*decode, *prefill], [len(row.tokens) for row in prefill]
     logits: list[int] = []
+    logit_slots: list[int] = []
     first = 0
     for row in rows:
         end = first + len(row.tokens)
-        wanted = range(first if row.wants_all_logits else end - 1, end)
-        logits.extend(wanted if row.wants_logits and row.tokens else ())
+        wanted = range(first if row.wants_all_logits else end - 1, end) if row.wants_logits and row.tokens else ()
+        logits += wanted
+        logit_slots += [row.slot] * len(wanted)
         first = end
+    decode_tables, prefill_tables = _table(decode), _table(prefill)
+    parts = [
+        [token for row in rows for token in row.tokens],
+        [row.slot for row in decode],
+        [row.start + 1 for row in decode],
+        [block for blocks in decode_tables for block in blocks],
+        [0, *accumulate(lengths)],
+        [row.slot for row in prefill],
+        [row.start for row in prefill],
+        [row.start > 0 for row in prefill],
+        [block for blocks in prefill_tables for block in blocks],
+        [place for row in rows for place in _places(row, block_size)],
+        logits,
+        logit_slots,
+    ]
+    sent = _send(parts, device)
     return Batch(
-        tokens=ints([token for row in rows for token in row.tokens]),
-        decode_slots=ints([row.slot for row in decode]),
-        decode_lengths=ints([row.start + 1 for row in decode]),
-        decode_tables=tables(decode),
-        cu_seqlens=ends,
-        prefill_slots=ints([row.slot for row in prefill]),
-        prefill_start=ints([row.start for row in prefill]),
-        has_state=torch.tensor([row.start > 0 for row in prefill], dtype=torch.bool, device=device),
-        prefill_tables=tables(prefill),
-        kv_places=ints([place for row in rows for place in _places(row, block_size)]),
-        logit_rows=ints(logits),
+        tokens=sent[0],
+        decode_slots=sent[1],
+        decode_lengths=sent[2],
+        decode_tables=sent[3].view(len(decode), -1) if decode else sent[3].view(0, 0),
+        cu_seqlens=sent[4],
+        prefill_slots=sent[5],
+        prefill_start=sent[6],
+        has_state=sent[7].bool(),
+        prefill_tables=sent[8].view(len(prefill), -1) if prefill else sent[8].view(0, 0),
+        kv_places=sent[9],
+        logit_rows=sent[10],
+        logit_slots=sent[11],
     )
+
+
+def joined(decode: Batch, prefill: Batch) -> Batch:
+    """The decode rows of one batch and the prefill rows of another, which has none of decode."""
+    rows = decode.decode_count
+    return replace(
+        prefill,
+        tokens=torch.cat([decode.tokens, prefill.tokens]),
+        decode_slots=decode.decode_slots,
+        decode_lengths=decode.decode_lengths,
+        decode_tables=decode.decode_tables,
+        kv_places=torch.cat([decode.kv_places, prefill.kv_places]),
+        logit_rows=torch.cat([decode.logit_rows, prefill.logit_rows + rows]),
+        logit_slots=torch.cat([decode.logit_slots, prefill.logit_slots]),
+    )
+
+
+def _table(rows: Sequence[Row]) -> list[list[int]]:
+    most = max((len(row.blocks) for row in rows), default=0)
+    return [[*row.blocks, *[0] * (most - len(row.blocks))] for row in rows]
+
+
+def _send(parts: Sequence[Sequence[int]], device: torch.device) -> Sequence[Tensor]:
+    """Each part as a tensor on the device, all in one copy."""
+    packed = torch.tensor([number for part in parts for number in part], dtype=torch.int64)
+    if device.type == "cuda":
+        packed = packed.pin_memory().to(device, non_blocking=True)
+    return packed.split([len(part) for part in parts])
 
 
 def _places(row: Row, block_size: int) -> list[int]:

@@ -16,6 +16,7 @@ from statewise.layers.mlp import MLP
 from statewise.layers.norms import RMSNorm
 from statewise.ops.backend import Ops
 from statewise.ops.mixer_step.scratch import Scratch
+from statewise.ops.paged_attention import Scratch as AttentionScratch
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Caches:
     mamba: MambaPool
     kv: PagedKV
     scratch: Scratch | None = None  # of decode steps; None: they allocate it
+    attention_scratch: AttentionScratch | None = None  # likewise
 
 
 class Block(nn.Module):
@@ -43,7 +45,7 @@ class Block(nn.Module):
         if self.kind == "mamba":
             return residual + self.mixer(hidden, batch, caches.mamba.layer(self.index), caches.scratch)
         if self.kind == "attention":
-            return residual + self.mixer(hidden, batch, caches.kv, self.index)
+            return residual + self.mixer(hidden, batch, caches.kv, self.index, caches.attention_scratch)
         return residual + self.mixer(hidden)
 
 
@@ -52,7 +54,7 @@ def _mixer(config: ModelConfig, kind: str, ops: Ops) -> nn.Module:
         return Mamba2Mixer(config.hidden_size, config.mamba, config.norm_eps, ops)
     if kind == "attention":
         assert config.attention is not None
-        return Attention(config.hidden_size, config.attention)
+        return Attention(config.hidden_size, config.attention, ops)
     assert config.mlp is not None
     return MLP(config.hidden_size, config.mlp)
 
@@ -96,5 +98,14 @@ class HybridModel(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Norm and head of some rows of `hidden`: (rows, hidden_size) to (rows, vocab_size), dtype as in `forward`."""
-        logits = self.lm_head(self.norm_f(hidden))
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return widened(self.head(hidden))
+
+    def head(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """`logits` as the weights' dtype has them. out: (rows, vocab_size), written and returned; for inference."""
+        hidden = self.norm_f(hidden)
+        return self.lm_head(hidden) if out is None else torch.mm(hidden, self.lm_head.weight.T, out=out)
+
+
+def widened(logits: Tensor) -> Tensor:
+    """In float32, or float64 if that is what they are."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -6,6 +6,7 @@ from statewise.ops.checkpointed_step import checkpointed_step
 from statewise.ops.gated_rms_norm import gated_rms_norm
 from statewise.ops.mixer_step import mixer_step
 from statewise.ops.move_slots import move_slots
+from statewise.ops.paged_attention import paged_attention_prefill, paged_attention_step, store_kv
 from statewise.ops.ssd_prefill import ssd_prefill
 from statewise.ops.state_step import state_step
 
@@ -17,6 +18,9 @@ __all__ = [
     "gated_rms_norm",
     "mixer_step",
     "move_slots",
+    "paged_attention_prefill",
+    "paged_attention_step",
     "ssd_prefill",
     "state_step",
+    "store_kv",
 ]

@@ -33,6 +33,7 @@ class Ops:
 
     ``warm_up()`` compiles and allocates what the steps would otherwise compile and allocate when first called. To be
     called before the first step that is timed or captured in a CUDA graph; it changes no tensor of the caller's.
+    ``capturable``: whether steps can be captured in a CUDA graph: they neither wait for the host nor ask it.
     ``reads_dead_rows``: whether a NaN in a dead ring row reaches the output; a slot's rings are then zeroed at prefill.
     """
 
@@ -45,8 +46,12 @@ class Ops:
     gated_rms_norm: Callable[..., Tensor]
     mixer_step: Callable[..., Tensor]
     advance_trackers: Callable[..., None]
+    paged_attention_step: Callable[..., Tensor]
+    paged_attention_prefill: Callable[..., Tensor]
+    store_kv: Callable[..., None]
     warm_up: Callable[[], None] = _nothing
     reads_dead_rows: bool = False
+    capturable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +155,7 @@ def _bind(name: str, device: torch.device) -> Ops:
         tuning.check(device)
     return Ops(
         name=name,
+        capturable=name == "triton",
         ssd_prefill=partial(ops.ssd_prefill, backend=name),
         state_step=partial(ops.state_step, backend=name),
         checkpointed_step=partial(ops.checkpointed_step, backend=name),
@@ -158,4 +164,7 @@ def _bind(name: str, device: torch.device) -> Ops:
         gated_rms_norm=partial(ops.gated_rms_norm, backend=name),
         mixer_step=partial(ops.mixer_step, backend=name),
         advance_trackers=partial(ops.advance_trackers, backend=name),
+        paged_attention_step=partial(ops.paged_attention_step, backend=name),
+        paged_attention_prefill=partial(ops.paged_attention_prefill, backend=name),
+        store_kv=partial(ops.store_kv, backend=name),
     )

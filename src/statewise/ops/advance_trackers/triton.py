@@ -9,8 +9,8 @@ from statewise.ops.triton_common import expect_last_contiguous
 
 @triton.jit(do_not_specialize=["rows", "tokens", "accepted"])
 def advance_trackers_kernel(
-    p_ring_start, p_pending, p_slots, p_accepted, rows, tokens, accepted, window, ring_rows,
-    HAS_ACCEPTED: tl.constexpr, BLOCK_B: tl.constexpr,
+    p_ring_start, p_pending, p_slots, p_accepted, p_counts, rows, tokens, accepted, window, ring_rows,
+    HAS_ACCEPTED: tl.constexpr, HAS_COUNTS: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
     o_row = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     m_row = o_row < rows
@@ -18,7 +18,12 @@ def advance_trackers_kernel(
     m_live = b_slot >= 0
     b_start = tl.load(p_ring_start + b_slot, mask=m_live, other=0)
     b_pending = tl.load(p_pending + b_slot, mask=m_live, other=0)
-    b_full = b_pending + tokens > window
+    b_full = (b_pending + tokens > window) | (window == 1)
+    if HAS_COUNTS:
+        tl.atomic_add(p_counts, tl.sum((m_live & b_full).to(tl.int64), axis=0))
+        tl.atomic_add(p_counts + 1, tl.sum(b_pending.to(tl.int64), axis=0))
+    if window == 1:
+        return
     b_start = tl.where(b_full, (b_start + b_pending) % ring_rows, b_start)
     b_pending = tl.where(b_full, 0, b_pending)
     if HAS_ACCEPTED:
@@ -44,6 +49,7 @@ def advance_trackers(
     accepted: int | Tensor,
     window: int,
     ring_rows: int,
+    counts: Tensor | None,
 ) -> None:
     each = accepted if isinstance(accepted, Tensor) else None
     expect_last_contiguous("advance_trackers", ring_start=ring_start, pending=pending, slots=slots, accepted=each)
@@ -52,7 +58,8 @@ def advance_trackers(
         return
     block, num_warps = launch_parameters(rows)
     advance_trackers_kernel[(triton.cdiv(rows, block),)](
-        p_ring_start=ring_start, p_pending=pending, p_slots=slots, p_accepted=each, rows=rows, tokens=tokens,
+        p_ring_start=ring_start, p_pending=pending, p_slots=slots, p_accepted=each, p_counts=counts, rows=rows,
+        tokens=tokens,
         accepted=0 if isinstance(accepted, Tensor) else accepted, window=window, ring_rows=ring_rows,
-        HAS_ACCEPTED=each is not None, BLOCK_B=block, num_warps=num_warps,
+        HAS_ACCEPTED=each is not None, HAS_COUNTS=counts is not None, BLOCK_B=block, num_warps=num_warps,
     )  # fmt: skip
