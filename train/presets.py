@@ -78,7 +78,16 @@ TINY = DemoSizes(
 )
 
 PRESETS = {
-    "h200": Preset(sizes=SMALL, steps=11_000, rows=64, length=1024, learning_rate=2e-3, warmup=500),
+    "h200": Preset(
+        sizes=SMALL,
+        steps=15_000,
+        rows=64,
+        length=1024,
+        learning_rate=2e-3,
+        warmup=500,
+        log_every=100,
+        evaluate_every=3000,
+    ),
     "toy": Preset(
         sizes=TOY,
         steps=600,

@@ -107,7 +107,11 @@ def build(rest: Ops, needs: Needs, device: torch.device) -> Ops:
         causal_conv_prefill=rest.causal_conv_prefill,
         causal_conv_step=rest.causal_conv_step,
         gated_rms_norm=rest.gated_rms_norm,
+        add_rms_norm=rest.add_rms_norm,
         advance_trackers=rest.advance_trackers,
+        paged_attention_step=rest.paged_attention_step,
+        paged_attention_prefill=rest.paged_attention_prefill,
+        store_kv=rest.store_kv,
         warm_up=partial(warm_up, steps, needs, device),
         reads_dead_rows=True,
     )

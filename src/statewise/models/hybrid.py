@@ -30,23 +30,27 @@ class Caches:
 
 
 class Block(nn.Module):
-    """``residual + mixer(norm(residual))``. index: this layer's place among the layers of its kind."""
+    """A norm and a mixer. index: this layer's place among the layers of its kind.
+
+    The residual stream is residual + update: a block adds what the one before has left, and leaves its own.
+    """
 
     def __init__(self, config: ModelConfig, kind: str, index: int, ops: Ops):
         super().__init__()
-        self.kind, self.index, self.residual_in_fp32 = kind, index, config.residual_in_fp32
+        self.kind, self.index, self.residual_in_fp32, self.ops = kind, index, config.residual_in_fp32, ops
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.mixer = _mixer(config, kind, ops)
 
-    def forward(self, residual: Tensor, batch: Batch, caches: Caches) -> Tensor:
-        hidden = self.norm(residual)
+    def forward(self, residual: Tensor, update: Tensor | None, batch: Batch, caches: Caches) -> tuple[Tensor, Tensor]:
+        """residual, update: (L, hidden_size); update None: zeros. Returns the next pair."""
+        hidden, residual = self.ops.add_rms_norm(residual, update, self.norm.weight, eps=self.norm.eps)
         if self.residual_in_fp32:
             residual = residual.to(torch.promote_types(residual.dtype, torch.float32))
         if self.kind == "mamba":
-            return residual + self.mixer(hidden, batch, caches.mamba.layer(self.index), caches.scratch)
+            return residual, self.mixer(hidden, batch, caches.mamba.layer(self.index), caches.scratch)
         if self.kind == "attention":
-            return residual + self.mixer(hidden, batch, caches.kv, self.index, caches.attention_scratch)
-        return residual + self.mixer(hidden)
+            return residual, self.mixer(hidden, batch, caches.kv, self.index)
+        return residual, self.mixer(hidden)
 
 
 def _mixer(config: ModelConfig, kind: str, ops: Ops) -> nn.Module:
@@ -91,10 +95,10 @@ class HybridModel(nn.Module):
 
     def hidden(self, batch: Batch, caches: Caches) -> Tensor:
         """Run all layers. Returns what the head reads, before its norm, (L, hidden_size): a row a token."""
-        hidden = self.embeddings(batch.tokens)
+        residual, update = self.embeddings(batch.tokens), None
         for layer in self.layers:
-            hidden = layer(hidden, batch, caches)
-        return hidden
+            residual, update = layer(residual, update, batch, caches)
+        return residual if update is None else residual + update
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Norm and head of some rows of `hidden`: (rows, hidden_size) to (rows, vocab_size), dtype as in `forward`."""

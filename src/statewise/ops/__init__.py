@@ -1,5 +1,6 @@
 """Public ops on plain tensors, each with a reference (a loop over time) that its implementations are tested against."""
 
+from statewise.ops.add_rms_norm import add_rms_norm
 from statewise.ops.advance_trackers import advance_trackers
 from statewise.ops.causal_conv import causal_conv_prefill, causal_conv_step
 from statewise.ops.checkpointed_step import checkpointed_step
@@ -11,6 +12,7 @@ from statewise.ops.ssd_prefill import ssd_prefill
 from statewise.ops.state_step import state_step
 
 __all__ = [
+    "add_rms_norm",
     "advance_trackers",
     "causal_conv_prefill",
     "causal_conv_step",

@@ -44,6 +44,7 @@ class Ops:
     causal_conv_prefill: Callable[..., Tensor]
     causal_conv_step: Callable[..., Tensor]
     gated_rms_norm: Callable[..., Tensor]
+    add_rms_norm: Callable[..., tuple[Tensor, Tensor]]
     mixer_step: Callable[..., Tensor]
     advance_trackers: Callable[..., None]
     paged_attention_step: Callable[..., Tensor]
@@ -162,6 +163,7 @@ def _bind(name: str, device: torch.device) -> Ops:
         causal_conv_prefill=partial(ops.causal_conv_prefill, backend=name),
         causal_conv_step=partial(ops.causal_conv_step, backend=name),
         gated_rms_norm=partial(ops.gated_rms_norm, backend=name),
+        add_rms_norm=partial(ops.add_rms_norm, backend=name),
         mixer_step=partial(ops.mixer_step, backend=name),
         advance_trackers=partial(ops.advance_trackers, backend=name),
         paged_attention_step=partial(ops.paged_attention_step, backend=name),
