@@ -94,14 +94,11 @@ def test_freed_memory_is_poisoned_only_when_asked():
         assert bool(pool.x_ring[:, 0].isnan().all()) is poison
 
 
-def test_paged_keys_come_back_in_order_and_nothing_else_does():
+def test_a_layer_of_the_paged_cache_is_a_view_and_no_other_changes():
     kv = PagedKV(KVSpec(layers=2, kv_heads=1, head_dim=2, block_size=4, dtype=torch.float32), 5, CPU, poison=True)
-    keys = torch.arange(12.0).view(6, 1, 2)
-    table = torch.tensor([[3, 1]])
-    places = torch.tensor([12, 13, 14, 15, 4, 5])
-    kv.write(1, places, keys, -keys)
-    k, v = kv.read(1, table, torch.tensor([6]))
-    assert torch.equal(k[0, :6], keys)
-    assert torch.equal(v[0, :6], -keys)
-    assert (k[0, 6:] == 0).all()
+    keys, values = kv.layer(1)
+    keys[3, 2], values[3, 2] = 1.0, -1.0
+    assert (kv.pool[1, 0].flatten(0, 1)[14] == 1).all()
+    assert (kv.pool[1, 1].flatten(0, 1)[14] == -1).all()
     assert kv.pool[0].isnan().all()
+    assert int(kv.pool[1].isfinite().sum()) == 4

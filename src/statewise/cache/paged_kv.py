@@ -25,20 +25,9 @@ class PagedKV:
         """Bytes allocated; equal to ``blocks * spec.bytes_per_block``."""
         return self.pool.nbytes
 
-    def write(self, layer: int, places: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store a key and a value a token, each (L, kv_heads, head_dim). places: (L,), block * block_size + offset."""
-        flat = self.pool[layer].flatten(1, 2)
-        flat[0, places], flat[1, places] = keys, values
-
-    def read(self, layer: int, block_table: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of each row's first ``length`` tokens, zeros behind them.
-
-        block_table: (B, M); length: (B,), at most M * block_size. Returns two (B, M * block_size, kv_heads,
-        head_dim). What lies behind a row's length is replaced, not multiplied: it may be NaN.
-        """
-        live = torch.arange(block_table.shape[1] * self.spec.block_size, device=length.device) < length[:, None]
-        both = self.pool[layer][:, block_table].flatten(2, 3)
-        keys, values = torch.where(live[..., None, None], both, 0)
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of an attention layer, views of (blocks, block_size, kv_heads, head_dim)."""
+        keys, values = self.pool[index]
         return keys, values
 
     def forget(self, blocks: list[int]) -> None:
