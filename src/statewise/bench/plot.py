@@ -18,10 +18,18 @@ def plot(rows: Sequence[Row], path: Path, title: str) -> None:
     draw([panels], path, title, x="batch", dashed="plain")
 
 
-def draw(panels: Sequence[Sequence[tuple[str, Sequence[Any]]]], path: Path, title: str, x: str, dashed: str) -> None:
+def draw(
+    panels: Sequence[Sequence[tuple[str, Sequence[Any]]]],
+    path: Path,
+    title: str,
+    x: str,
+    dashed: str,
+    y: str = "microseconds a layer",
+) -> None:
     """Write a PNG of rows and columns of panels, each of (its title, its results).
 
     x: the field of a result that is drawn along the axis. dashed: contenders with this word in their names are.
+    y: what the times are.
     Raises ConfigError without matplotlib or if the file cannot be written.
     """
     try:
@@ -32,7 +40,7 @@ def draw(panels: Sequence[Sequence[tuple[str, Sequence[Any]]]], path: Path, titl
     figure = Figure(figsize=(6.5 * min(columns, 3), 5.2 * len(panels)), layout="constrained")
     for line, axes_line in zip(panels, figure.subplots(len(panels), columns, squeeze=False), strict=True):
         for (name, rows), axes in zip(line, axes_line, strict=True):
-            _panel(axes, rows, x, dashed)
+            _panel(axes, rows, x, dashed, y)
             axes.set_title(name)
     figure.suptitle(title)
     try:
@@ -41,7 +49,7 @@ def draw(panels: Sequence[Sequence[tuple[str, Sequence[Any]]]], path: Path, titl
         raise ConfigError(f"plot is {path}, which cannot be written: {error.strerror}") from error
 
 
-def _panel(axes: Any, rows: Sequence[Any], x: str, dashed: str) -> None:
+def _panel(axes: Any, rows: Sequence[Any], x: str, dashed: str, y: str) -> None:
     places = [getattr(row, x) for row in rows]
     axes.set_prop_cycle(color=PEERS)
     axes.fill_between(places, [row.floor for row in rows], color="0.85", label="below the floor")
@@ -54,6 +62,6 @@ def _panel(axes: Any, rows: Sequence[Any], x: str, dashed: str) -> None:
     axes.set_yscale("log")
     axes.set_xticks(places, [str(place) for place in places])
     axes.set_xlabel(x)
-    axes.set_ylabel("microseconds a layer")
+    axes.set_ylabel(y)
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=7)

@@ -1,0 +1,101 @@
+"""Where the time of a decode step goes: by kind of layer, and how long the device waits for the host.
+
+Shares are of the time that the device works, in eager steps, since a graph does not say which layer a kernel is of. The
+gap is that of the engine as it was timed, graphs and all; the profiler itself can only widen it.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch._C._autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from statewise.bench.decode import Run
+from statewise.config import MAX_CHECKPOINT_INTERVAL, EngineConfig
+from statewise.models.hybrid import HybridModel
+
+_PREFIX = "statewise::"
+REST = "head, sampling and the rest"
+# Steps that are looked at for the gap.
+GAP_STEPS = 16
+# Tokens that a request needs for all that is looked at here: an interval of steps, or those of the gap.
+EXTRA_TOKENS = MAX_CHECKPOINT_INTERVAL + 8
+_GRAPHS = ("cuda_graphs", "async_scheduling")
+
+
+def eager(config: EngineConfig) -> EngineConfig:
+    """The same without what hides a step's layers."""
+    off: dict[str, Any] = {item.name: False for item in fields(config) if item.name in _GRAPHS}
+    return replace(config, **off)
+
+
+def host_gap(run: Run) -> float | None:
+    """The share of an interval of steps in which the GPU works at nothing; None on a CPU."""
+    if run.device.type != "cuda":
+        return None
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        run.steps(GAP_STEPS)
+    spans = [(e.time_range.start, e.time_range.end) for e in found.events() if e.device_type == DeviceType.CUDA]
+    return 1 - covered(spans) / (max(end for _, end in spans) - min(start for start, _ in spans))
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """The length of the union of intervals."""
+    total, reached = 0.0, -float("inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def shares(run: Run) -> dict[str, float]:
+    """Shares of an eager step by kind of layer, norms and residual sums within; they add up to 1.
+
+    On a GPU they are of the time of its kernels, on a CPU of the wall clock.
+    """
+    on_gpu = run.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    run.warm_up()
+    run.prefill()
+    run.steps(1)
+    with _ranges(run.engine.runner.model) as kinds, profile(activities=activities) as found:
+        begin = time.perf_counter()
+        run.steps(run.engine.config.checkpoint_interval)
+        wall = (time.perf_counter() - begin) * 1e6
+    run.end()
+    spent = dict.fromkeys(kinds, 0.0)
+    total = 0.0 if on_gpu else wall
+    for event in found.events():
+        if event.name.startswith(_PREFIX):
+            if event.device_type == DeviceType.CPU:
+                spent[event.name.removeprefix(_PREFIX)] += event.device_time_total if on_gpu else event.cpu_time_total
+        elif on_gpu and event.device_type == DeviceType.CUDA:
+            total += event.time_range.elapsed_us()
+    result = {kind: time_spent / total for kind, time_spent in spent.items()}
+    return result | {REST: 1 - sum(result.values())}
+
+
+@contextmanager
+def _ranges(model: HybridModel) -> Iterator[list[str]]:
+    """Mark every block with its kind while the context lasts. Yields the kinds."""
+    open_ranges: list[record_function] = []
+    handles = []
+
+    def enter(block: torch.nn.Module, _: object) -> None:
+        open_ranges.append(record_function(f"{_PREFIX}{block.kind}"))
+        open_ranges[-1].__enter__()
+
+    def leave(*_: object) -> None:
+        open_ranges.pop().__exit__(None, None, None)
+
+    for block in model.layers:
+        handles += [block.register_forward_pre_hook(enter), block.register_forward_hook(leave)]
+    try:
+        yield list(dict.fromkeys(model.config.pattern))
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,48 @@
+"""The models that `statewise bench decode` knows by name: a folder each with nothing but ``config.json``.
+
+They are folders, so that `read_config`, transformers and vLLM each read them as they read a checkpoint's.
+"""
+
+from pathlib import Path
+
+from statewise.config import ModelConfig
+from statewise.errors import ConfigError, UnsupportedModelError
+from statewise.models.families import read_config
+
+FOLDER = Path(__file__).parent / "configs"
+
+# name -> what it is, and where the numbers of its config.json come from.
+PRESETS = {
+    # nvidia/Nemotron-H-8B-Base-8K: the defaults of `NemotronHConfig`, in transformers before version 5, with that
+    # release's context. 8.10 G parameters.
+    "nemotron-h-8b": "24 Mamba-2, 4 attention, 24 MLP layers",
+    # nvidia/NVIDIA-Nemotron-Nano-9B-v2: `NemotronNanoModelProvider9Bv2` of NVIDIA's Megatron-Bridge. 8.89 G parameters.
+    "nemotron-nano-9b-v2": "27 Mamba-2, 4 attention, 25 MLP layers",
+    # mistralai/Mamba-Codestral-7B-v0.1: the defaults of transformers' `Mamba2Config`. 7,285,403,648 parameters.
+    "codestral-mamba-7b": "64 Mamba-2 layers",
+    # ibm-granite/granite-4.0-h-small, without its multipliers, which cost no time.
+    "granite-4-h-small": "36 Mamba-2 and 4 attention layers, each followed by a mixture of experts",
+    # The sizes of `statewise demo`, and the same mixers alone: for a CPU.
+    "tiny-hybrid": "5 Mamba-2, 2 attention, 5 MLP layers, 1.2 M parameters",
+    "tiny-mamba2": "4 Mamba-2 layers, 0.6 M parameters",
+}
+# What keeps a family out, in words; `read_config` says which family it is.
+MISSING = {"granite-4-h-small": "missing are mixtures of experts (72 and a shared one, 10 a token) and SiLU-gated MLPs"}
+
+
+def preset_folder(name: str) -> Path:
+    """The folder of a preset. Raises ConfigError that lists them for a name that is none."""
+    if name not in PRESETS:
+        raise ConfigError(f"preset is {name!r}, expected one of {', '.join(PRESETS)}; --model takes a folder")
+    return FOLDER / name
+
+
+def read_preset(name: str) -> ModelConfig:
+    """The model of a preset. Raises UnsupportedModelError that names what is missing where it cannot run."""
+    folder = preset_folder(name)
+    try:
+        return read_config(folder)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(
+            f"preset {name}: {error}" + (f"; {MISSING[name]}" if name in MISSING else "")
+        ) from error

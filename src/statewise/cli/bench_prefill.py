@@ -1,0 +1,45 @@
+"""Time a prefill of one layer on this GPU, convolution and scan: ours and every peer that can be imported."""
+
+import argparse
+import sys
+
+import torch
+
+from statewise.cli.bench_layer import add_layer_options, console, expect_gpu, shape_of, write_report
+
+H200_MATRIX_RATE = 7.9e14  # operations a second of bfloat16 products, measured on random data
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tokens", type=int, nargs="+", default=[512, 2048, 8192, 32768], metavar="L", help="in all")
+    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 4, 16, 64], metavar="Q", help="that share them")
+    add_layer_options(parser)
+    parser.add_argument(
+        "--matrix-rate",
+        type=float,
+        default=H200_MATRIX_RATE,
+        metavar="OPS",
+        help="bfloat16 operations a second, for the floor (default 7.9e14, an H200)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from statewise.bench.prefill import check, measure
+    from statewise.bench.prefill_report import errors_table, plot_prefill, table
+
+    expect_gpu()
+    shape, screen = shape_of(arguments), console()
+    checked = check(shape, say=lambda line: print(line, file=sys.stderr))
+    screen.print(errors_table(checked.errors))
+    rows = [
+        measure(checked, shape, tokens, sequences, has_initial, arguments.bandwidth, arguments.matrix_rate)
+        for has_initial in (False, True)
+        for sequences in arguments.sequences
+        for tokens in arguments.tokens
+        if tokens % sequences == 0
+    ]
+    screen.print(table(rows))
+    write_report(arguments, rows, {"errors": checked.errors})
+    if arguments.plot:
+        plot_prefill(rows, arguments.plot, f"convolution and scan of one layer, {torch.cuda.get_device_name()}")
+    return 0
