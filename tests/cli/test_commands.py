@@ -101,7 +101,14 @@ def test_generate_takes_biases(capsys, demo_folder):
     assert capsys.readouterr().out == "AAA\n"
 
 
-@pytest.mark.parametrize("command", [*sorted(COMMANDS.keys() - {"eval"}), "eval gsm8k", "eval word-problems"])
+EVERY = [
+    *sorted(COMMANDS.keys() - {"bench", "eval"}),
+    *(f"bench {what}" for what in ("op", "mixer", "prefill", "decode")),
+    *(f"eval {what}" for what in ("gsm8k", "word-problems")),
+]
+
+
+@pytest.mark.parametrize("command", EVERY)
 def test_every_command_has_help(capsys, command):
     with pytest.raises(SystemExit, match="0"):
         main([*command.split(), "--help"])

@@ -101,12 +101,11 @@ def exact_configs(base: EngineConfig, load: Load, extra: int = 0) -> dict[str, E
 
 
 def build_engine(weights: dict[str, Tensor], model: ModelConfig, config: EngineConfig) -> Engine:
-    """An engine over shared weights, its kernels compiled. Its budget is what its plan needs."""
+    """An engine over shared weights, its kernels compiled first. Its budget is what its plan needs."""
     config = replace(config, memory=make_plan(model, config).cache_bytes)
     plan = make_plan(model, config)
-    engine = Engine(model_over(weights, model, plan.ops), plan, config)
     plan.ops.warm_up()
-    return engine
+    return Engine(model_over(weights, model, plan.ops), plan, config)
 
 
 class Run:

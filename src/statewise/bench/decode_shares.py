@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from statewise.bench.decode import Run
 from statewise.config import MAX_CHECKPOINT_INTERVAL, EngineConfig
+from statewise.errors import BackendError
 from statewise.models.hybrid import HybridModel
 
 _PREFIX = "statewise::"
@@ -34,12 +35,14 @@ def eager(config: EngineConfig) -> EngineConfig:
 
 
 def host_gap(run: Run) -> float | None:
-    """The share of an interval of steps in which the GPU works at nothing; None on a CPU."""
+    """The share of some steps in which the GPU works at nothing; None on a CPU, or if the profiler sees no kernel."""
     if run.device.type != "cuda":
         return None
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         run.steps(GAP_STEPS)
     spans = [(e.time_range.start, e.time_range.end) for e in found.events() if e.device_type == DeviceType.CUDA]
+    if not spans:
+        return None
     return 1 - covered(spans) / (max(end for _, end in spans) - min(start for start, _ in spans))
 
 
@@ -55,7 +58,8 @@ def covered(spans: list[tuple[float, float]]) -> float:
 def shares(run: Run) -> dict[str, float]:
     """Shares of an eager step by kind of layer, norms and residual sums within; they add up to 1.
 
-    On a GPU they are of the time of its kernels, on a CPU of the wall clock.
+    On a GPU they are of the time of its kernels, on a CPU of the wall clock. Raises BackendError if the profiler
+    sees no kernel.
     """
     on_gpu = run.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
@@ -75,6 +79,8 @@ def shares(run: Run) -> dict[str, float]:
                 spent[event.name.removeprefix(_PREFIX)] += event.device_time_total if on_gpu else event.cpu_time_total
         elif on_gpu and event.device_type == DeviceType.CUDA:
             total += event.time_range.elapsed_us()
+    if not total:
+        raise BackendError("the profiler sees no kernel on this GPU")
     result = {kind: time_spent / total for kind, time_spent in spent.items()}
     return result | {REST: 1 - sum(result.values())}
 
