@@ -300,6 +300,6 @@ def test_offsets_past_32_bits():
 def test_a_split_holds_whole_pieces(head_dim, itemsize):
     triton = importlib.import_module("statewise.ops.paged_attention.triton")
     scratch = importlib.import_module("statewise.ops.paged_attention.scratch")
-    block = triton.step_launch(head_dim, itemsize).block_t
+    block = triton.step_launch(head_dim, itemsize, 16).block_t
     assert scratch.SPLIT % block == 0
     assert scratch.PIECE % block == 0

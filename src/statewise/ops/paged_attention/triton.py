@@ -30,10 +30,14 @@ class Launch:
     resident: int = 1  # programs of a step on a multiprocessor; of no influence on the bits
 
 
-def step_launch(head_dim: int, itemsize: int) -> Launch:
-    """Pieces of 16 KiB of keys and as much of values, two of each in a program; as many programs as registers allow."""
+def step_launch(head_dim: int, itemsize: int, block_h: int) -> Launch:
+    """Pieces of 16 KiB of keys and as much of values, two of each in a program; as many programs as registers allow.
+
+    block_h: query heads of a KV head, padded.
+    """
     block_t = min(128, max(16, 16384 // (_block_d(head_dim) * itemsize)))
-    return Launch(block_t, num_stages=5, num_warps=4, resident=3 if itemsize == 2 else 2)
+    resident = 1 if block_h > 32 else 2 if block_h > 16 or itemsize == 4 else 3
+    return Launch(block_t, num_stages=5, num_warps=4, resident=resident)
 
 
 def prefill_launch(head_dim: int, itemsize: int) -> Launch:
@@ -66,7 +70,8 @@ def paged_attention_step(
     expect(enough, op, f"scratch holds partial sums of shape {has}, expected at least {needs}")
     if rows == 0:
         return out
-    splits, run, pdl = has[2], step_launch(head_dim, query.itemsize), pdl_options(query.device)
+    block_h = max(16, triton.next_power_of_2(heads // kv_heads))
+    splits, run, pdl = has[2], step_launch(head_dim, query.itemsize, block_h), pdl_options(query.device)
     programs = min(run.resident * multiprocessors(query.device), rows * kv_heads * most_splits(capacity))
     split_kernel[(programs,)](
         p_q=query, p_k=keys, p_v=values, p_tables=block_tables, p_lengths=lengths,
@@ -75,7 +80,7 @@ def paged_attention_step(
         stride_q=query.stride(0), stride_q_h=query.stride(1), stride_block=keys.stride(0), stride_token=keys.stride(1),
         stride_head=keys.stride(2), stride_table=block_tables.stride(0), stride_entry=block_tables.stride(1),
         HEADS=heads, KV_HEADS=kv_heads, D=head_dim, BLOCK_SIZE=block_size, BLOCK_ROWS=triton.next_power_of_2(rows),
-        BLOCK_H=max(16, triton.next_power_of_2(heads // kv_heads)), BLOCK_T=run.block_t, BLOCK_D=_block_d(head_dim),
+        BLOCK_H=block_h, BLOCK_T=run.block_t, BLOCK_D=_block_d(head_dim),
         STAGES=run.num_stages, PRECISION=_precision(query), USE_PDL=bool(pdl), num_warps=run.num_warps, **pdl,
     )  # fmt: skip
     combine_kernel[heads, rows](
