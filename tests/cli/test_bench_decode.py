@@ -25,6 +25,7 @@ def test_both_modes_at_each_batch_the_ceiling_first(tmp_path, capsys):
 
     report = json.loads(files[0].read_text())
     assert report["options"]["preset"] == "tiny-hybrid"
+    assert report["first_plan"]["backend"].startswith("torch")
     assert [(row["state_dtype"], row["batch"]) for row in report["rows"]] == [("float32", 1), ("float32", 3)]
     for row in report["rows"]:
         assert row["took_turns"]

@@ -102,8 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
     plan = make_plan(model, cases[0].configs["statewise"])
     weights = _weights(arguments, model, plan, device)
     bandwidth, origin = bandwidth_of(device) if arguments.bandwidth is None else (arguments.bandwidth, "as given")
-    session, screen, title = Session(model, weights, cases, bandwidth), console(), _title(arguments, plan, device)
-    screen.print(title, highlight=False)
+    session, screen = Session(model, weights, cases, bandwidth), console()
+    screen.print(_title(arguments, plan, device), markup=False, highlight=False)
     screen.print(ceiling_table(session.rows, origin))
 
     for row in session.measure_modes(_memory(device, plan.weight_bytes), arguments.shares):
@@ -119,7 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
         screen.print(table(measured), *left_out_lines(measured), sep="\n", markup=False, highlight=False)
     if arguments.shares:
         screen.print(shares_table([row for row in session.rows if row.shares]))
-    _write(arguments, session.rows, {"bandwidth": bandwidth, "bandwidth_from": origin, "device": _name(device)}, title)
+    about = {"device": _name(device), "bandwidth": bandwidth, "bandwidth_from": origin}
+    _write(arguments, session.rows, about | {"first_plan": dict(plan.rows())})
     return 0
 
 
@@ -191,7 +192,7 @@ def _memory(device: torch.device, weight_bytes: int = 0) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") - weight_bytes
 
 
-def _write(arguments: argparse.Namespace, rows: "list[DecodeRow]", more: dict[str, Any], title: str) -> None:
+def _write(arguments: argparse.Namespace, rows: "list[DecodeRow]", more: dict[str, Any]) -> None:
     """The files that are asked for."""
     from statewise.bench.decode_report import plot_decode
 
@@ -201,4 +202,4 @@ def _write(arguments: argparse.Namespace, rows: "list[DecodeRow]", more: dict[st
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(report, file, indent=1)
     if arguments.plot:
-        plot_decode(rows, arguments.plot, title)
+        plot_decode(rows, arguments.plot, f"decode of {arguments.preset or arguments.model}, {more['device']}")
