@@ -49,7 +49,7 @@ class Block(nn.Module):
         if self.kind == "mamba":
             return residual, self.mixer(hidden, batch, caches.mamba.layer(self.index), caches.scratch)
         if self.kind == "attention":
-            return residual, self.mixer(hidden, batch, caches.kv, self.index)
+            return residual, self.mixer(hidden, batch, caches.kv, self.index, caches.attention_scratch)
         return residual, self.mixer(hidden)
 
 
