@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from statewise.engine import runner
+from statewise.engine import prompt_scores
 from statewise.engine.llm import LLM
 from statewise.engine.request import SamplingParams
 from statewise.errors import RequestError
@@ -38,7 +38,7 @@ def check(request, top=2, start=1):
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 64])
 @pytest.mark.parametrize("at_once", [1, 4, 512])
 def test_any_chunks(chunk, at_once, monkeypatch):
-    monkeypatch.setattr(runner, "SCORED_AT_ONCE", at_once)
+    monkeypatch.setattr(prompt_scores, "SCORED_AT_ONCE", at_once)
     built = engine(max_batch=1, max_batched_tokens=chunk)
     [request] = run(built, [PROMPT], [greedy(max_tokens=3, prompt_logprobs=2)])
     check(request)

@@ -1,7 +1,7 @@
 """CUDA graphs of whole decode steps, at a few sizes."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -16,7 +16,7 @@ def sizes(most: int) -> tuple[int, ...]:
     return (*(size for size in found if size < most), most)
 
 
-class DecodeGraphs:
+class DecodeGraphs(Generic[Result]):
     """``run(size)`` captured at each size. A replay does what ``run`` does, and returns what it returned.
 
     What ``run`` returns must lie in memory of its own: all graphs share one pool for what they allocate, so a replay

@@ -14,6 +14,7 @@ from statewise.errors import ConfigError
 from statewise.models.hybrid import HybridModel
 from statewise.ops.backend import Needs, Ops, resolve
 from statewise.ops.mixer_step.scratch import Scratch
+from statewise.ops.paged_attention.scratch import Scratch as AttentionScratch
 
 # What the runner counts on the device, in int64: states written, ring rows replayed.
 COUNTERS = 2
@@ -38,6 +39,7 @@ class Plan:
     budget: int  # bytes that all caches may take
     wanted_slots: int
     wanted_context: int | None
+    attention_heads: int = 0  # query heads
     graph_sizes: tuple[int, ...] = ()  # decode steps are padded to these, and captured where there is a GPU
     graph_reason: str = "none"  # for people: which, or why none
     graph_row_bytes: int = 0  # of what a captured step allocates, a row; an estimate
@@ -71,9 +73,19 @@ class Plan:
         )
 
     @property
+    def attention_scratch_dims(self) -> tuple[int, int, int]:
+        """All that the scratch of attention asks for but the rows: query heads, their size, tokens of a row."""
+        return self.attention_heads, self.kv.head_dim, self.table * self.kv.block_size
+
+    @property
     def has_scratch(self) -> bool:
         """Whether the backend works in scratch of ours, for as many decode rows as there are slots."""
         return self.ops.name == "triton"
+
+    @property
+    def has_attention_scratch(self) -> bool:
+        """The same of attention layers."""
+        return self.ops.capturable and self.kv.layers > 0
 
     @property
     def table(self) -> int:
@@ -86,6 +98,7 @@ class Plan:
     def costs(self) -> Costs:
         """Bytes of a slot with all that goes with it, of a block, and of what there is once."""
         scratch = Scratch.size(1, *self.scratch_dims) if self.has_scratch else 0
+        scratch += AttentionScratch.size(1, *self.attention_scratch_dims) if self.has_attention_scratch else 0
         counts = TokenCounts.bytes_per_slot(self.vocab_size)
         once, row = (DecodeBuffers.size(rows, self.table, self.vocab_size, self.dtype) for rows in (0, 1))
         fixed = once + (COUNTERS + self.stochastic_rounding) * torch.int64.itemsize
@@ -183,6 +196,7 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         budget=budget.count,
         wanted_slots=config.max_batch,
         wanted_context=longest,
+        attention_heads=model.attention.heads if model.attention else 0,
     )
     why_none = _graph_obstacle(config, ops)
     if why_none is None:

@@ -19,6 +19,7 @@ from statewise.engine.scheduler import Step
 from statewise.layers.batch import Row, joined, make_batch
 from statewise.models.hybrid import Caches, HybridModel
 from statewise.ops.mixer_step.scratch import Scratch
+from statewise.ops.paged_attention.scratch import Scratch as AttentionScratch
 
 # The seed of the first step's stochastic rounding; each step adds one. Fixed, so that a run repeats itself.
 FIRST_RAND_SEED = 0
@@ -47,6 +48,9 @@ class Runner:
             MambaPool(plan.mamba, plan.slots, device, poison, self._rand_seed),
             PagedKV(plan.kv, plan.blocks, device, poison),
             Scratch.allocate(plan.slots, *plan.scratch_dims, device) if plan.has_scratch else None,
+            AttentionScratch.allocate(plan.slots, *plan.attention_scratch_dims, device)
+            if plan.has_attention_scratch
+            else None,
         )
         self._buffers = DecodeBuffers(plan.slots, plan.table, plan.kv.block_size, plan.vocab_size, plan.dtype, device)
         self._steps = self._prefill_tokens = self._prefill_writes = self._decode_rows = self._kv_read = 0
@@ -117,7 +121,7 @@ class Runner:
         self._reset(batch.prefill_slots)
         return Output(logits, likeliest, slots, score_prompts(self.model, step, hidden))
 
-    def _capture(self) -> DecodeGraphs:
+    def _capture(self) -> DecodeGraphs[Tensor]:
         with torch.inference_mode():
             self._buffers.fill([], self.plan.slots)
             torch.cuda.synchronize(self.device)

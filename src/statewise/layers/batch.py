@@ -61,7 +61,7 @@ def make_batch(decode: Sequence[Row], prefill: Sequence[Row], block_size: int, d
         logit_slots += [row.slot] * len(wanted)
         first = end
     decode_tables, prefill_tables = _table(decode), _table(prefill)
-    parts = [
+    parts: list[Sequence[int]] = [
         [token for row in rows for token in row.tokens],
         [row.slot for row in decode],
         [row.start + 1 for row in decode],
