@@ -5,7 +5,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from statewise.cache.host import host_empty
 from statewise.cache.spec import MambaSpec
+
+# With poison on, the trackers of slots that belong to nobody: no ring has such a row.
+SPOILED_TRACKER = -(2**30)
 
 
 class MambaLayerCache(NamedTuple):
@@ -77,10 +81,44 @@ class MambaPool:
     def clear_rings(self, slots: Tensor) -> None:
         """Zero the rings of ``slots``, (n,), for a step that multiplies dead rows by zero instead of selecting."""
         for tensor in (self.x_ring, self.B_ring, self.dt_ring):
-            tensor[:, slots] = 0
+            tensor.index_fill_(1, slots, 0)
+
+    def tensors(self) -> tuple[list[Tensor], list[int]]:
+        """All that makes up a slot, and which dimension of each counts the slots: what `move_slots` asks for."""
+        return [*self._tensors.values(), self.ring_start, self.pending], [1] * len(self._tensors) + [0, 0]
+
+    def save(self, slot: int) -> list[Tensor]:
+        """A copy of a slot on the host, trackers included. Neither the host nor the device waits for it."""
+        return [
+            *(self._save(tensor[:, slot]) for tensor in self._tensors.values()),
+            *(self._save(tracker[slot : slot + 1]) for tracker in (self.ring_start, self.pending)),
+        ]
+
+    def restore(self, slot: int, saved: list[Tensor]) -> None:
+        """Write what `save` has returned to any slot, likewise without waiting."""
+        pages = [tensor[:, slot] for tensor in self._tensors.values()]
+        pages += [tracker[slot : slot + 1] for tracker in (self.ring_start, self.pending)]
+        for page, copy in zip(pages, saved, strict=True):
+            for own, kept in zip(page, copy, strict=True):
+                own.copy_(kept, non_blocking=True)
+
+    @staticmethod
+    def _save(page: Tensor) -> Tensor:
+        """Layer by layer: each is dense, so that nothing is gathered in memory of its own before it goes."""
+        copy = host_empty(page.shape, page.dtype, page.device)
+        for kept, own in zip(copy, page, strict=True):
+            kept.copy_(own, non_blocking=True)
+        return copy
 
     def forget(self, slots: list[int]) -> None:
-        """With poison on, fill freed slots with NaN. Without it, nothing: a new owner reads only what it wrote."""
+        """With poison on, spoil freed slots. Without it, nothing: a new owner reads only what it wrote."""
         if self.poison and slots:
             for tensor in self._tensors.values():
                 tensor[:, slots] = torch.nan
+            self.ring_start[slots] = self.pending[slots] = SPOILED_TRACKER
+
+    def is_forgotten(self, slots: list[int]) -> bool:
+        """With poison on: whether nobody has written to these slots since they were freed. Waits for the device."""
+        tracked = [(tracker[slots] == SPOILED_TRACKER).all() for tracker in (self.ring_start, self.pending)]
+        pages = [page[slots].isnan().all() for tensor in self._tensors.values() for page in tensor]
+        return bool(torch.stack([*tracked, *pages]).all())

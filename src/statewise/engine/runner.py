@@ -149,8 +149,8 @@ class Runner:
     def _reset(self, slots: Tensor) -> None:
         """A prefilled slot has nothing pending."""
         pool = self.caches.mamba
-        pool.ring_start[slots] = 0
-        pool.pending[slots] = 0
+        pool.ring_start.index_fill_(0, slots, 0)
+        pool.pending.index_fill_(0, slots, 0)
         if self.model.ops.reads_dead_rows:
             pool.clear_rings(slots)
 

@@ -67,7 +67,8 @@ def adjust(logits: Tensor, rows: SamplingBatch, counts: TokenCounts) -> Tensor:
         places, bias = rows.biases
         logits[places.rows, places.tokens] += bias.to(logits.dtype)
     if rows.bans is not None:
-        logits[rows.bans.rows, rows.bans.tokens] = -torch.inf
+        never = torch.full((), -torch.inf, dtype=logits.dtype, device=logits.device)
+        logits.index_put_((rows.bans.rows, rows.bans.tokens), never)
     if rows.penalties is not None:
         own = rows.penalties.rows
         logits[own] = _penalise(logits[own], rows.penalties, *counts.read(rows.penalties.slots))

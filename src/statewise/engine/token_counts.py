@@ -36,8 +36,10 @@ class TokenCounts:
             return
         prompts = [(request.slot, token) for request in requests for token in request.prompt]
         outputs = [(request.slot, token) for request in requests for token in request.output]
-        self.table[to_device([request.slot for request in requests], torch.int64, self.device)] = 0
-        self.table[to_device(prompts, torch.int64, self.device).unbind(-1)] = 1
+        # By tensors on the device: a number of the host's would be copied, and waited for.
+        self.table.index_fill_(0, to_device([request.slot for request in requests], torch.int64, self.device), 0)
+        one = torch.ones((), dtype=torch.int32, device=self.device)
+        self.table.index_put_(to_device(prompts, torch.int64, self.device).unbind(-1), one)
         if outputs:
             places = to_device(outputs, torch.int64, self.device).unbind(-1)
             twos = torch.full((len(outputs),), 2, dtype=torch.int32, device=self.device)
