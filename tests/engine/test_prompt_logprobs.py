@@ -65,7 +65,7 @@ def test_a_prefill_that_is_preempted_half_way_keeps_what_is_known():
     built.step()
     known = list(request.prompt_logprobs)
     assert 1 < len(known) < len(PROMPT)
-    built.scheduler._preempt(request)
+    built.scheduler.preempt(request)
     drain(built)
     assert request.prompt_logprobs[: len(known)] == known
     check(request)

@@ -64,7 +64,7 @@ def test_the_same_tokens_after_preemptions_and_in_another_slot(kind):
             slots.add(request.slot)
         if step % 6 == 5:
             for running in reversed(list(built.scheduler.running)):
-                built.scheduler._preempt(running)
+                built.scheduler.preempt(running)
             built.scheduler.slots._free.reverse()
     drain(built)
     assert len(request.decode_runs) > 2

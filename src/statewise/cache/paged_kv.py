@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from statewise.cache.host import host_empty
 from statewise.cache.spec import KVSpec
 
 
@@ -29,6 +30,23 @@ class PagedKV:
         """Keys and values of an attention layer, views of (blocks, block_size, kv_heads, head_dim)."""
         keys, values = self.pool[index]
         return keys, values
+
+    def save(self, blocks: Tensor) -> Tensor:
+        """A copy of ``blocks``, (n,), on the host: (layers, 2, n, ...). The host does not wait for it."""
+        layers, two, _, *rest = self.pool.shape
+        copy = host_empty((layers, two, len(blocks), *rest), self.pool.dtype, self.pool.device)
+        for kept, layer in zip(copy, self.pool, strict=True):
+            kept.copy_(layer.index_select(1, blocks), non_blocking=True)
+        return copy
+
+    def restore(self, blocks: Tensor, saved: Tensor) -> None:
+        """Write what `save` has returned to any ``blocks``, (n,), likewise without waiting."""
+        for layer, kept in zip(self.pool, saved, strict=True):
+            layer.index_copy_(1, blocks, kept.to(layer.device, non_blocking=True))
+
+    def is_forgotten(self, blocks: list[int]) -> bool:
+        """With poison on: whether nobody has written to these blocks since they were freed. Waits for the device."""
+        return all(bool(layer[:, blocks].isnan().all()) for layer in self.pool)
 
     def forget(self, blocks: list[int]) -> None:
         """With poison on, fill freed blocks with NaN."""

@@ -1,4 +1,6 @@
-"""Who owns which place of a pool: allocate, free, and a check that the books balance. No tensors, no bytes."""
+"""Who owns which place of a pool: allocate, free, and a check that the books balance. No tensors."""
+
+from collections.abc import Sequence
 
 from statewise.errors import IntegrityError
 
@@ -21,6 +23,11 @@ class Places:
         """How many places are free."""
         return len(self._free)
 
+    @property
+    def free_places(self) -> list[int]:
+        """Those that are free, in no order that means anything."""
+        return list(self._free)
+
     def can_allocate(self, n: int = 1) -> bool:
         """Whether ``allocate(owner, n)`` would succeed."""
         return n <= len(self._free)
@@ -42,6 +49,11 @@ class Places:
             del self._owner[place]
         self._free.extend(places)
 
+    def permute(self, order: Sequence[int]) -> None:
+        """What was place i is place ``order[i]`` from now on, free or owned. order: a permutation of all places."""
+        self._free = [order[place] for place in self._free]
+        self._owner = {order[place]: owner for place, owner in self._owner.items()}
+
     def owned_by(self, owner: object) -> list[int]:
         """The places of ``owner``, in the order in which it got them."""
         return [place for place, held_by in self._owner.items() if held_by == owner]
@@ -53,3 +65,37 @@ class Places:
             raise IntegrityError(
                 f"{self.what}s free {sorted(self._free)} and owned {sorted(self._owner)} of {self.count}"
             )
+
+
+class Room:
+    """A budget of bytes, and who holds how many of them."""
+
+    def __init__(self, limit: int):
+        """limit: bytes."""
+        self.limit = limit
+        self._held: dict[object, int] = {}
+
+    @property
+    def used(self) -> int:
+        """Bytes held."""
+        return sum(self._held.values())
+
+    @property
+    def owners(self) -> list[object]:
+        """Who holds any."""
+        return list(self._held)
+
+    def take(self, owner: object, size: int) -> bool:
+        """Give ``size`` bytes to ``owner``, which holds none, if they are there. Returns whether they were."""
+        if owner in self._held:
+            raise IntegrityError(f"{owner!r} holds {self._held[owner]} bytes already")
+        if self.used + size > self.limit:
+            return False
+        self._held[owner] = size
+        return True
+
+    def give_back(self, owner: object) -> int:
+        """Take all bytes of ``owner`` back. Returns how many. Raises IntegrityError if it holds none."""
+        if owner not in self._held:
+            raise IntegrityError(f"{owner!r} gives back bytes that it does not hold")
+        return self._held.pop(owner)

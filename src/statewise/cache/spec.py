@@ -90,9 +90,17 @@ class MambaSpec:
         once.  replayed: ring rows read, likewise. Every step reads the state, and reads and writes the window; with a
         ring it also writes one row and reads its trackers.
         """
-        ring = self.ring_row_bytes + self.tracker_bytes if self.ring_rows else 0
-        always = steps * (self.state_bytes + 2 * self.conv_window_bytes + ring)
-        return always + state_writes * self.state_bytes + replayed * self.ring_row_bytes
+        return self.bytes_read(steps, replayed) + self.bytes_written(steps, state_writes)
+
+    def bytes_read(self, steps: int, replayed: int) -> int:
+        """Those of `bytes_moved` that are read."""
+        trackers = self.tracker_bytes if self.ring_rows else 0
+        return steps * (self.state_bytes + self.conv_window_bytes + trackers) + replayed * self.ring_row_bytes
+
+    def bytes_written(self, steps: int, state_writes: int) -> int:
+        """Those of `bytes_moved` that are written."""
+        row = self.ring_row_bytes if self.ring_rows else 0
+        return steps * (self.conv_window_bytes + row) + state_writes * self.state_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

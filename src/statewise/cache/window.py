@@ -41,6 +41,14 @@ def predicted_writes(steps: int, window: int) -> int:
     return max(0, steps - 1) // window
 
 
+def predicted_trackers(steps: int, window: int) -> tuple[int, int]:
+    """``start`` and ``pending`` after ``steps`` one-token steps after a prefill; they do not move with window 1."""
+    if window == 1 or steps == 0:
+        return 0, 0
+    flushed, rest = divmod(steps - 1, window)
+    return flushed * window % ring_rows(window), rest + 1
+
+
 def predicted_replays(steps: int, window: int) -> int:
     """Ring rows read in ``steps`` one-token steps after a prefill: each reads what was pending before it."""
     if window == 1 or steps == 0:

@@ -1,9 +1,10 @@
 """What a decode step reads and leaves besides weights and caches, in tensors that stay where they are, for its graphs.
 
-The host fills a page for each step and sends it whole. On a GPU two pages take turns, since the step before may be on
-its way still.
+The host fills a page for each pass and sends it whole. On a GPU pages take turns, since those of the step before may
+be on their way still.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,8 @@ from statewise.layers.batch import Batch
 # The rows of a page; a column is a row of the batch. Below them, the KV blocks of each.
 SLOT, TOKEN_PLACE, LENGTH, KV_PLACE = range(4)
 HEAD = 4
+# With poison on: no slot, place, length or token.
+_SPOILED = -(2**30)
 
 
 class _Page:
@@ -43,36 +46,62 @@ class _Page:
         self._numbers[:HEAD, :rows] = np.asarray(heads, dtype=np.int32).T
         return most
 
+    def spoil(self, value: int) -> None:
+        """Write ``value`` where the next `fill` does not, but for the blocks, which it remembers."""
+        self._numbers[:HEAD] = value
+
 
 class DecodeBuffers:
-    """Rows of decode steps, up to as many as there are slots; what becomes of them; the newest token of each slot."""
+    """Rows of decode steps; what becomes of them; the newest token of each slot."""
 
     def __init__(
-        self, slots: int, table: int, block_size: int, vocab_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        slots: int,
+        rows: int,
+        table: int,
+        block_size: int,
+        vocab_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ):
-        """table: M, the most KV blocks of a request; 0 without attention layers.  dtype: of the logits."""
+        """rows: the most of a pass.  table: M, the most KV blocks of a request; 0 without attention layers.
+
+        dtype: of the logits.
+        """
         self.slots, self.block_size = slots, block_size
-        self.logits = torch.zeros(slots, vocab_size, dtype=dtype, device=device)
-        self.likeliest = torch.zeros(2, slots, dtype=torch.int64, device=device)
+        self.logits = torch.zeros(rows, vocab_size, dtype=dtype, device=device)
+        self.likeliest = torch.zeros(2, rows, dtype=torch.int64, device=device)
         # One place more than there are slots, for pads.
         self.newest = torch.zeros(slots + 1, dtype=torch.int64, device=device)
-        self._rows = torch.arange(slots, device=device)
+        self._rows = torch.arange(rows, device=device)
         self._edge = torch.zeros(1, dtype=torch.int64, device=device)
         self._empty = torch.zeros(0, dtype=torch.int64, device=device)
         is_gpu = device.type == "cuda"
-        self._pages = [_Page(slots, table, is_gpu) for _ in range(1 + is_gpu)]
+        passes = -(-slots // rows)
+        self._pages = deque(_Page(rows, table, is_gpu) for _ in range(2 * passes if is_gpu else 1))
         self._page = torch.zeros_like(self._pages[0].tensor, device=device) if is_gpu else self._pages[0].tensor
 
     @staticmethod
-    def size(slots: int, table: int, vocab_size: int, dtype: torch.dtype) -> int:
+    def size(slots: int, rows: int, table: int, vocab_size: int, dtype: torch.dtype) -> int:
         """Bytes on the device."""
-        row = (HEAD + table) * torch.int32.itemsize + 4 * torch.int64.itemsize + vocab_size * dtype.itemsize
-        return slots * row + 2 * torch.int64.itemsize
+        row = (HEAD + table) * torch.int32.itemsize + 3 * torch.int64.itemsize + vocab_size * dtype.itemsize
+        return rows * row + (slots + 2) * torch.int64.itemsize
+
+    def spoil(self, freed: Sequence[int] = ()) -> None:
+        """Write nonsense wherever the next step has no business. freed: slots that have nobody's token now.
+
+        Pads do get a token, any that there is.
+        """
+        self._pages[0].spoil(_SPOILED)
+        self.logits.fill_(torch.nan)
+        self.likeliest.fill_(_SPOILED)
+        self.newest[list(freed)] = _SPOILED
+        self.newest[self.slots] = 0
 
     def fill(self, requests: Sequence[Request], rows: int) -> int:
         """Send the rows of ``requests`` and pads up to ``rows``. Returns how many blocks the longest has."""
         page = self._pages[0]
-        self._pages.reverse()
+        self._pages.rotate()
         most = page.fill(requests, rows, (-1, self.slots, 0, -1), self.block_size)
         if page.tensor is not self._page:
             upto = HEAD + most

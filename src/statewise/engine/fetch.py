@@ -3,22 +3,18 @@
 import torch
 from torch import Tensor
 
+from statewise.cache.host import host_copy
+
 
 class Fetched:
     """Copies of tensors. On a GPU they are started at once, behind what has been launched, and awaited in `get`."""
 
     def __init__(self, *tensors: Tensor):
-        self._host = [self._copied(tensor) for tensor in tensors]
+        self._host = [host_copy(tensor) for tensor in tensors]
         self._arrived = None
         if any(tensor.is_cuda for tensor in tensors):
             self._arrived = torch.cuda.Event()
             self._arrived.record()
-
-    @staticmethod
-    def _copied(tensor: Tensor) -> Tensor:
-        if not tensor.is_cuda:
-            return tensor.clone()
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
     def get(self) -> list[Tensor]:
         """The copies, on the host. Waits for them."""

@@ -103,7 +103,7 @@ def _expect_number(name: str, value: object, kind: type, least: float, most: flo
 class Phase(enum.Enum):
     """Where a request stands. A row is a decode row because its request is in DECODE, not because it is short."""
 
-    WAITING = enum.auto()  # owns nothing; also after a preemption
+    WAITING = enum.auto()  # owns neither slot nor block; also after a preemption
     PREFILL = enum.auto()  # owns a slot; some of its known tokens have not run
     DECODE = enum.auto()  # owns a slot; all but its newest token have run
     FINISHED = enum.auto()  # owns nothing
@@ -147,7 +147,8 @@ class Request:
     computed: int = 0  # tokens whose effect is in the slot
     slot: int | None = None
     blocks: list[int] = field(default_factory=list)
-    decode_runs: list[int] = field(default_factory=list)  # decode steps since each admission
+    kept: Phase | None = None  # swapped out: its caches are on the host, and it goes on in this phase; the scheduler's
+    decode_runs: list[int] = field(default_factory=list)  # decode steps since each admission that began with a prefill
     finish_reason: str | None = None  # "stop", "length", "abort" or "error"
     error: RequestError | None = None
     prompt_logprobs: list[PromptLogprob | None] = field(default_factory=list)  # of the first tokens; the runner's

@@ -4,18 +4,40 @@
        ^                  |                      |
        +---- preempt -----+----------------------+
 
+A preempted request is computed again, or its caches wait on the host and it goes on in the phase in which it was.
+
 Two rules keep it free of deadlock. A request is admitted only when a slot and the blocks of all its known tokens
 are free, and it gets them at once; so a prefill never waits for memory. A decode row that needs one more block
 takes it from the request admitted last; so the oldest always goes on.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from statewise.cache.slots import Places
+from statewise.cache.slots import Places, Room
 from statewise.cache.spec import KVSpec
+from statewise.engine.counters import Preempted
 from statewise.engine.request import Phase, Request
 from statewise.errors import IntegrityError
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """A request that is swapped out, and the slot and the blocks that hold what it needs."""
+
+    request: Request
+    slot: int
+    blocks: list[int]
+
+
+@dataclass
+class Changes:
+    """Who has lost what since the step before: first swapped out, then forgotten; perhaps owned again by now."""
+
+    swapped_out: list[Eviction] = field(default_factory=list)
+    freed_slots: list[int] = field(default_factory=list)
+    freed_blocks: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -24,8 +46,8 @@ class Step:
 
     decode: list[Request] = field(default_factory=list)
     prefill: list[tuple[Request, int]] = field(default_factory=list)
-    freed_slots: list[int] = field(default_factory=list)  # since the step before; perhaps owned again by now
-    freed_blocks: list[int] = field(default_factory=list)
+    changes: Changes = field(default_factory=Changes)  # to be made before it, even if it has no row
+    swapped_in: list[Request] = field(default_factory=list)  # after that, to their new slots and blocks
 
     @property
     def sampled(self) -> list[Request]:
@@ -37,18 +59,32 @@ class Step:
 
 
 class Scheduler:
-    """First come, first served; preemption by recompute, youngest first."""
+    """First come, first served; the youngest is preempted first."""
 
-    def __init__(self, slots: int, blocks: int, kv: KVSpec, max_batched_tokens: int):
+    def __init__(
+        self,
+        slots: int,
+        blocks: int,
+        kv: KVSpec,
+        max_batched_tokens: int,
+        host: int = 0,
+        slot_bytes: int = 0,
+        piece: int | None = None,
+    ):
+        """host: bytes there for what is swapped out; 0: all is computed again.  slot_bytes: those of a slot.
+
+        piece: tokens of a prompt's pieces, of which a step runs one or none; None: as many tokens as the budget holds.
+        """
         self.slots = Places(slots, "slot")
         self.blocks = Places(blocks, "block")
         self.kv = kv
         self.max_batched_tokens = max_batched_tokens
+        self.piece = piece
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # in the order of admission
-        self.preemptions = 0
-        self._freed_slots: list[int] = []
-        self._freed_blocks: list[int] = []
+        self.counts = Preempted()
+        self._room, self._slot_bytes = Room(host), slot_bytes
+        self._changes = Changes()
 
     @property
     def has_work(self) -> bool:
@@ -61,20 +97,27 @@ class Scheduler:
 
     def schedule(self) -> Step:
         """The next step. Decode rows first, then chunks of what is being prefilled, then new requests."""
-        step, before = Step(), self.preemptions
+        step, before = Step(), self.counts.preemptions
         for request in list(self.running):
             if request.phase is Phase.DECODE and not request.is_full and self._may_grow(request):
                 step.decode.append(request)
         budget = self.max_batched_tokens - len(step.decode)
         for request in self.running:
             budget -= self._take_chunk(request, budget, step)
-        while budget > 0 and self.preemptions == before and self.waiting and self._can_admit(self.waiting[0]):
+        while budget > 0 and self.counts.preemptions == before and self.waiting and self._can_admit(self.waiting[0]):
             request = self.waiting.popleft()
-            self._admit(request)
+            self._admit(request, step)
+            if request.phase is Phase.DECODE:
+                step.decode.append(request)
+                budget -= 1
             budget -= self._take_chunk(request, budget, step)
-        step.freed_slots, self._freed_slots = self._freed_slots, []
-        step.freed_blocks, self._freed_blocks = self._freed_blocks, []
+        step.changes = self.take_changes()
         return step
+
+    def take_changes(self) -> Changes:
+        """What is to be done before anything else is; the caller does it now."""
+        changes, self._changes = self._changes, Changes()
+        return changes
 
     def advance(self, step: Step) -> None:
         """Book a step that has been launched; its tokens may be still to come."""
@@ -91,13 +134,54 @@ class Scheduler:
         """Take a request out, wherever it stands; its slot and blocks may go to another in the very next step."""
         if request.phase is Phase.WAITING:
             self.waiting.remove(request)
+            if request.kept is not None:
+                request.kept = None
+                self._room.give_back(request)
+                evicted = self._changes.swapped_out
+                self._changes.swapped_out = [one for one in evicted if one.request is not request]
         else:
             self.running.remove(request)
             self._release(request)
         request.phase = Phase.FINISHED
 
+    def preempt(self, request: Request) -> None:
+        """Take a running request's slot and blocks; back to the head of the queue, its tokens kept.
+
+        It is swapped out if the host has room for it, else computed again. A token of it that is still on its way does
+        no harm: it is not admitted before that has arrived.
+        """
+        kept = self._keep(request)
+        self.running.remove(request)
+        self._release(request)
+        request.phase, request.kept = Phase.WAITING, kept
+        if kept is None:
+            request.computed = 0
+        self.counts.preemptions += 1
+        self.waiting.appendleft(request)
+
+    def take_all(self) -> list[Request]:
+        """Every request, and none is left here: for an engine that has failed. Nobody's place is free after it."""
+        requests = [*self.running, *self.waiting]
+        self.running.clear()
+        self.waiting.clear()
+        return requests
+
+    def permute(self, order: Sequence[int]) -> None:
+        """What is in slot i is in slot ``order[i]`` from now on. Not before what `take_changes` returns is done."""
+        self.slots.permute(order)
+        for request in self.running:
+            assert request.slot is not None
+            request.slot = order[request.slot]
+
+    def unwritten(self) -> tuple[list[int], list[int]]:
+        """Slots and blocks that are free, and have been spoiled since they were freed if poison is on."""
+        slots = set(self.slots.free_places) - set(self._changes.freed_slots)
+        blocks = set(self.blocks.free_places) - set(self._changes.freed_blocks)
+        return sorted(slots), sorted(blocks)
+
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless slots and blocks are owned by exactly the requests that run."""
+        """Raise IntegrityError unless slots and blocks are owned by exactly the requests that run, and the host's room
+        by those that are swapped out."""
         self.slots.check_integrity()
         self.blocks.check_integrity()
         for request in self.running:
@@ -112,20 +196,37 @@ class Scheduler:
         owned = sum(len(request.blocks) for request in self.running)
         if self.blocks.count - self.blocks.free_count != owned:
             raise IntegrityError(f"{owned} blocks are in use, {self.blocks.free_count} are free")
+        kept = [request for request in self.waiting if request.kept is not None]
+        if set(self._room.owners) != set(kept):
+            raise IntegrityError(f"{kept} are swapped out, the host keeps {self._room.owners}")
 
     def _can_admit(self, request: Request) -> bool:
-        return self.slots.can_allocate() and self.blocks.can_allocate(self.kv.blocks_for(request.known))
+        """Whether there is room, and the host knows all of its tokens."""
+        has_room = self.slots.can_allocate() and self.blocks.can_allocate(self.kv.blocks_for(request.known))
+        return has_room and request.arrived == request.known
 
-    def _admit(self, request: Request) -> None:
+    def _admit(self, request: Request, step: Step) -> None:
         [request.slot] = self.slots.allocate(request)
         request.blocks = self.blocks.allocate(request, self.kv.blocks_for(request.known))
-        request.phase = Phase.PREFILL
-        request.decode_runs.append(0)
         self.running.append(request)
+        if request.kept is None:
+            request.phase = Phase.PREFILL
+            request.decode_runs.append(0)
+            return
+        request.phase, request.kept = request.kept, None
+        step.swapped_in.append(request)
+        self.counts.swaps_in += 1
+        self.counts.swap_bytes += self._room.give_back(request)
 
     def _take_chunk(self, request: Request, budget: int, step: Step) -> int:
         """Give a request in PREFILL as many of its tokens as the budget holds. Returns how many."""
-        count = min(request.known - request.computed, budget) if request.phase is Phase.PREFILL else 0
+        count = request.known - request.computed if request.phase is Phase.PREFILL else 0
+        if self.piece is None:
+            count = min(count, budget)
+        elif min(count, self.piece) <= budget:
+            count = min(count, self.piece)
+        else:
+            count = 0
         if count > 0:
             step.prefill.append((request, count))
         return count
@@ -137,26 +238,34 @@ class Scheduler:
                 request.blocks += self.blocks.allocate(request)
             else:
                 victim = self.running[-1]
-                self._preempt(victim)
+                self.preempt(victim)
                 if victim is request:
                     return False
         return True
 
-    def _preempt(self, request: Request) -> None:
-        """Back to the head of the queue, its tokens kept, its state to be computed again.
+    def _keep(self, request: Request) -> Phase | None:
+        """See that what a request has computed is copied to the host. Returns the phase in which it goes on.
 
-        A token that is still on its way arrives before the next call of `schedule`: a step that preempts admits nobody.
+        None: it has nothing that is worth it (none of its tokens has run, or it ends when its last one arrives), or the
+        host has no room.
         """
-        self.running.remove(request)
-        self._release(request)
-        request.phase, request.computed = Phase.WAITING, 0
-        self.preemptions += 1
-        self.waiting.appendleft(request)
+        if self._room.limit == 0 or request.computed == 0 or request.is_full:
+            return None
+        assert request.slot is not None
+        blocks = request.blocks[: self.kv.blocks_for(request.computed)]
+        size = self._slot_bytes + len(blocks) * self.kv.bytes_per_block
+        if not self._room.take(request, size):
+            self.counts.swaps_refused += 1
+            return None
+        self._changes.swapped_out.append(Eviction(request, request.slot, blocks))
+        self.counts.swaps_out += 1
+        self.counts.swap_bytes += size
+        return request.phase
 
     def _release(self, request: Request) -> None:
         assert request.slot is not None
         self.slots.free(request, [request.slot])
         self.blocks.free(request, request.blocks)
-        self._freed_slots.append(request.slot)
-        self._freed_blocks += request.blocks
+        self._changes.freed_slots.append(request.slot)
+        self._changes.freed_blocks += request.blocks
         request.slot, request.blocks = None, []

@@ -54,6 +54,10 @@ class TokenCounts:
         """Count one more output token of each of ``slots``, all different. slots, tokens: (n,)."""
         self.table[slots, tokens] += 2
 
+    def is_forgotten(self, slots: list[int]) -> bool:
+        """With poison on: whether nobody has written to these slots' rows since they were freed."""
+        return bool((self.table[slots] == _POISON).all())
+
     def forget(self, slots: list[int]) -> None:
         """With poison on, fill the rows of freed slots. Without it, nothing."""
         if self.poison and slots:
