@@ -13,6 +13,7 @@ from statewise.errors import ConfigError
 MAX_CHECKPOINT_INTERVAL = 64
 STATE_DTYPES = ("float32", "float16", "bfloat16", "float64")
 ROUNDED_DTYPES = ("float16", "bfloat16")
+PREEMPT = ("recompute", "swap")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 _UNITS = {
     "": 1,
@@ -140,6 +141,20 @@ class EngineConfig:
     async_scheduling: bool | None = option(
         None, "plan the next step while one runs, and take in its tokens one step later; default: on a GPU"
     )
+    preempt: str = option(
+        "recompute",
+        "what becomes of a request that makes room for an older one: recompute (its tokens run again) or swap (its "
+        "state and KV blocks wait on the host)",
+    )
+    swap_memory: int | float | str = option(
+        "4GiB", "most memory on the host for requests that are swapped out; what does not fit is recomputed"
+    )
+    deterministic: bool = option(
+        False,
+        "a request's tokens do not depend on what else runs, on the slots, the chunks or preemption: steps of fixed "
+        "shapes, and preempted requests are swapped out",
+    )
+    nvtx: bool = option(False, "mark the phases of each step for Nsight Systems")
     poison: bool = option(
         False, "debugging: fill unused and freed cache memory with NaN, check the pools after every step"
     )
@@ -171,6 +186,20 @@ class EngineConfig:
                 f"max_batched_tokens is {self.max_batched_tokens}, expected at least max_batch = {self.max_batch}"
             )
         parse_memory(self.memory)
+        _expect_choice("preempt", self.preempt, PREEMPT)
+        _ = self.swap_bytes
+        if self.deterministic and self.stochastic_rounding:
+            raise ConfigError("deterministic is on, and so is stochastic_rounding, which depends on the step")
+        if self.nvtx and self.device.partition(":")[0] == "cpu":
+            raise ConfigError("nvtx is on, but the device is cpu: Nsight Systems watches GPUs")
+
+    @property
+    def swap_bytes(self) -> int:
+        """``swap_memory`` in bytes. Raises ConfigError for what is none."""
+        count = parse_memory(self.swap_memory, "swap_memory")
+        if isinstance(count, float):
+            raise ConfigError(f"swap_memory is {self.swap_memory!r}, a share; expected bytes or a size like 4GiB")
+        return count
 
     @classmethod
     def of(cls, **options: Any) -> "EngineConfig":
@@ -184,7 +213,7 @@ class EngineConfig:
         return cls(**options)
 
 
-def parse_memory(size: int | float | str) -> int | float:
+def parse_memory(size: int | float | str, name: str = "memory") -> int | float:
     """Bytes, an int, of 123, "123", "64KiB", "1.5 GiB", "2GB"; a share up to 1, a float, of 0.9, "0.9", "90%".
 
     A number up to 1 is a share if it has a point: 1 is a byte, 1.0 everything. Raises ConfigError for anything else,
@@ -193,17 +222,17 @@ def parse_memory(size: int | float | str) -> int | float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*|%)\s*", str(size).lower())
     if match is None or match[2] not in (*_UNITS, "%"):
         raise ConfigError(
-            f"memory is {size!r}, expected bytes or a size like 512MiB or 80GiB, or a share of the GPU like 0.9 or 90%"
+            f"{name} is {size!r}, expected bytes or a size like 512MiB or 80GiB, or a share of the GPU like 0.9 or 90%"
         )
     number, unit = Fraction(match[1]), match[2]
     if unit == "%" or (unit == "" and "." in match[1] and number <= 1):
         share = number / 100 if unit == "%" else number
         if not 0 < share <= 1:
-            raise ConfigError(f"memory is {size!r}, expected a share above 0 and at most 100%")
+            raise ConfigError(f"{name} is {size!r}, expected a share above 0 and at most 100%")
         return float(share)
     count = int(number * _UNITS[unit])
     if count < 1:
-        raise ConfigError(f"memory is {size!r}, expected more than zero bytes")
+        raise ConfigError(f"{name} is {size!r}, expected more than zero bytes")
     return count
 
 

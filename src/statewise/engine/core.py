@@ -2,23 +2,27 @@
 
 import math
 import secrets
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from statewise.config import EngineConfig
+from statewise.engine import fixed
 from statewise.engine.counters import Counters
 from statewise.engine.fetch import Fetched
+from statewise.engine.integrity import check_trackers, check_unwritten
+from statewise.engine.phases import phases
 from statewise.engine.plan import Plan
 from statewise.engine.prompt_scores import PromptScores
 from statewise.engine.request import Phase, Request, SamplingParams
-from statewise.engine.runner import Runner
+from statewise.engine.runner import Output, Runner
 from statewise.engine.sampler import Sampler, as_top, top_logprobs
 from statewise.engine.sampling_batch import is_plain, to_device
-from statewise.engine.scheduler import Scheduler
+from statewise.engine.scheduler import Scheduler, Step
 from statewise.engine.text import Decoder, TextStream
-from statewise.errors import EngineError, RequestError
+from statewise.errors import ArgumentError, EngineError, RequestError
 from statewise.models.hybrid import HybridModel, widened
 
 
@@ -40,9 +44,14 @@ class Engine:
         self.plan, self.config = plan, config
         self.eos = frozenset(model.config.eos_token_ids)
         self.vocab_size = model.config.vocab_size
-        self.scheduler = Scheduler(plan.slots, plan.blocks, plan.kv, config.max_batched_tokens)
-        device = torch.device(config.device)
-        self.runner = Runner(model, plan, device, config.poison)
+        host = config.swap_bytes if config.preempt == "swap" else 0
+        budget, slot, device = config.max_batched_tokens, plan.mamba.bytes_per_slot, torch.device(config.device)
+        piece = None
+        if config.deterministic:  # a token that ran twice would run in other shapes
+            host, piece = sys.maxsize, fixed.longest_piece(device)
+        self.scheduler = Scheduler(plan.slots, plan.blocks, plan.kv, budget, host, slot, piece)
+        self._phase = phases(config.nvtx)
+        self.runner = Runner(model, plan, device, config.poison, self._phase)
         self.sampler = Sampler(plan.slots, self.vocab_size, device, config.poison)
         self.is_async = device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
         self._launched: _Launched | None = None  # whose tokens have not been taken in
@@ -56,7 +65,7 @@ class Engine:
     @property
     def counters(self) -> Counters:
         """What has been done since the start."""
-        return self.runner.counters(self.scheduler.preemptions)
+        return self.runner.counters(self.scheduler.counts)
 
     def submit(self, prompt: Sequence[int], params: SamplingParams, decoder: Decoder, index: int = 0) -> Request:
         """Queue a request. Raises RequestError for a prompt that can never run; nothing is queued then.
@@ -97,7 +106,8 @@ class Engine:
         list may be empty though there is work. A request that ends by a token that has just come in takes part in
         one step too many: its token is dropped, and its slot and blocks go to nobody before that step has run.
 
-        Raises EngineError if anything fails on the way: the requests at work are lost, and the engine with them.
+        Raises EngineError if anything fails on the way: the requests at work are lost, and the engine with them. After
+        Ctrl-C they are lost too, and KeyboardInterrupt goes on.
         """
         if self._failure is not None:
             raise EngineError(f"the engine has failed: {self._failure}")
@@ -105,22 +115,57 @@ class Engine:
             before, self._launched = self._launched, self._launch()
             if not self.is_async:
                 before, self._launched = self._launched, None
-            done = self._take_in(before) if before is not None else []
+            with self._phase("collect"):
+                done = self._take_in(before) if before is not None else []
             if self.config.poison:
-                self.scheduler.check_integrity()
+                self.check_integrity()
         except BaseException as error:
             self._fail(error)
-            raise EngineError(str(self._failure)) from error
+            if isinstance(error, Exception):
+                raise EngineError(str(self._failure)) from error
+            raise
         return done
+
+    def permute_slots(self, order: Sequence[int]) -> None:
+        """Between two steps, move whatever is in slot i to slot ``order[i]``. order: a permutation of all slots.
+
+        No request notices.
+        """
+        if sorted(order) != list(range(self.plan.slots)):
+            raise ArgumentError(f"order is {list(order)!r:.60}, expected a permutation of {self.plan.slots} slots")
+        changes = self.scheduler.take_changes()
+        self.sampler.counts.forget(changes.freed_slots)
+        self.runner.make(changes)
+        self.runner.permute(order, [self.sampler.counts.table])
+        self.scheduler.permute(order)
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless the books balance and, as far as poison shows it, the device agrees with them."""
+        self.scheduler.check_integrity()
+        caches = self.runner.caches
+        check_trackers(caches.mamba, self.scheduler)
+        if self.config.poison:
+            check_unwritten(caches.mamba, caches.kv, self.sampler.counts, self.scheduler)
 
     def _launch(self) -> "_Launched | None":
         """Schedule a step and start it. None: nothing can run before more tokens have come in, or at all."""
-        step = self.scheduler.schedule()
+        with self._phase("schedule"):
+            step = self.scheduler.schedule()
+        with self._phase("move"):
+            self.sampler.counts.forget(step.changes.freed_slots)
+            self.runner.make(step.changes, step.swapped_in)
         if not step.decode and not step.prefill:
             return None
-        self.sampler.counts.forget(step.freed_slots)
         output, requests = self.runner.run(step), step.sampled
+        with self._phase("sample"):
+            launched = self._sample(step, output, requests)
+        self.scheduler.advance(step)
+        return launched
+
+    def _sample(self, step: Step, output: Output, requests: list[Request]) -> _Launched:
+        """Choose the tokens of a step that has been launched, and start them on their way to the host."""
         chosen = output.likeliest
+        self.sampler.counts.begin([request for request in step.swapped_in if request.params.has_penalties])
         if not all(map(is_plain, requests)):
             chosen = self.sampler.sample(widened(output.logits), requests, len(requests) - len(step.decode))
             self.runner.put(output, chosen[0])
@@ -128,7 +173,6 @@ class Engine:
         most = max((requests[i].params.logprobs for i in asking), default=0)
         scored = widened(output.logits[to_device(asking, torch.int64, chosen.device)]) if asking else chosen[:0]
         fetched = Fetched(chosen, *(top_logprobs(scored, most) if asking else ()))
-        self.scheduler.advance(step)
         return _Launched(requests, asking, fetched, output.scores)
 
     def _take_in(self, launched: "_Launched") -> list[Request]:
@@ -158,8 +202,9 @@ class Engine:
 
     def _fail(self, error: BaseException) -> None:
         """Nothing is known of the pools any more: no step runs again. Every request at work ends with the reason."""
+        self._launched = None
         self._failure = f"{type(error).__name__}: {error}"
-        lost = [*self.scheduler.running, *self.scheduler.waiting]
+        lost = self.scheduler.take_all()
         for request in lost:
             request.phase, request.finish_reason = Phase.FINISHED, "error"
             request.error = RequestError(f"lost, since the engine failed: {self._failure}")
@@ -178,6 +223,7 @@ class Engine:
 
     def _finish(self, request: Request, reason: str) -> None:
         self.scheduler.finish(request)
+        self.runner.swap.drop(request)
         request.finish_reason = reason
         request.text.finish()
         if request.text.stopped and reason == "length":

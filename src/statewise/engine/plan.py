@@ -6,7 +6,7 @@ import torch
 
 from statewise.cache.spec import KVSpec, MambaSpec
 from statewise.config import EngineConfig, ModelConfig, format_bytes
-from statewise.engine import graphs
+from statewise.engine import fixed, graphs
 from statewise.engine.budget import Costs, budget_of, split
 from statewise.engine.buffers import DecodeBuffers
 from statewise.engine.token_counts import TokenCounts
@@ -43,6 +43,7 @@ class Plan:
     graph_sizes: tuple[int, ...] = ()  # decode steps are padded to these, and captured where there is a GPU
     graph_reason: str = "none"  # for people: which, or why none
     graph_row_bytes: int = 0  # of what a captured step allocates, a row; an estimate
+    fixed_rows: int | None = None  # of every decode pass, as `statewise.engine.fixed` says; None: as many as there are
 
     @property
     def backend(self) -> str:
@@ -95,15 +96,25 @@ class Plan:
         return self.budget // self.kv.bytes_per_block if self.kv.layers else 0
 
     @property
+    def pass_rows(self) -> int:
+        """The most rows of a decode pass, pads among them."""
+        return self.fixed_rows or self.slots
+
+    @property
     def costs(self) -> Costs:
         """Bytes of a slot with all that goes with it, of a block, and of what there is once."""
-        scratch = Scratch.size(1, *self.scratch_dims) if self.has_scratch else 0
-        scratch += AttentionScratch.size(1, *self.attention_scratch_dims) if self.has_attention_scratch else 0
-        counts = TokenCounts.bytes_per_slot(self.vocab_size)
-        once, row = (DecodeBuffers.size(rows, self.table, self.vocab_size, self.dtype) for rows in (0, 1))
-        fixed = once + (COUNTERS + self.stochastic_rounding) * torch.int64.itemsize
-        slot = self.mamba.bytes_per_slot + scratch + counts + row - once + self.graph_row_bytes
-        return Costs(slot, self.kv.bytes_per_block, fixed)
+        row = Scratch.size(1, *self.scratch_dims) if self.has_scratch else 0
+        row += AttentionScratch.size(1, *self.attention_scratch_dims) if self.has_attention_scratch else 0
+        row += self.graph_row_bytes + self._buffer_bytes(0, 1) - self._buffer_bytes(0, 0)
+        slot = self.mamba.bytes_per_slot + TokenCounts.bytes_per_slot(self.vocab_size)
+        slot += self._buffer_bytes(1, 0) - self._buffer_bytes(0, 0)
+        fixed = self._buffer_bytes(0, 0) + (COUNTERS + self.stochastic_rounding) * torch.int64.itemsize
+        if self.fixed_rows is not None:
+            return Costs(slot, self.kv.bytes_per_block, fixed + self.fixed_rows * row)
+        return Costs(slot + row, self.kv.bytes_per_block, fixed)
+
+    def _buffer_bytes(self, slots: int, rows: int) -> int:
+        return DecodeBuffers.size(slots, rows, self.table, self.vocab_size, self.dtype)
 
     @property
     def cache_bytes(self) -> int:
@@ -172,6 +183,13 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
     model or the device, BackendError for a backend that cannot run.
     """
     dtype = _dtype(model, config)
+    if config.deterministic:
+        least = config.max_batch + fixed.longest_piece(device_of(config))
+        if config.max_batched_tokens < least:
+            raise ConfigError(
+                f"max_batched_tokens is {config.max_batched_tokens}, but with deterministic a prompt runs in whole "
+                f"pieces beside the decode rows; expected at least {least}"
+            )
     mamba, kv = _mamba_spec(model, config, dtype), _kv_spec(model, config, dtype)
     if config.max_context and model.max_context and config.max_context > model.max_context:
         raise ConfigError(f"max_context is {config.max_context}, but the model's own limit is {model.max_context}")
@@ -197,6 +215,7 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         wanted_slots=config.max_batch,
         wanted_context=longest,
         attention_heads=model.attention.heads if model.attention else 0,
+        fixed_rows=fixed.rows_of(ops.name, device_of(config)) if config.deterministic else None,
     )
     why_none = _graph_obstacle(config, ops)
     if why_none is None:
@@ -205,9 +224,11 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
     if kv.layers:
         longest = min(longest or blocks * kv.block_size, blocks * kv.block_size)
     captured = () if why_none else graphs.sizes(slots)
+    if plan.fixed_rows is not None:
+        captured = (plan.fixed_rows,)
     if why_none is None:
-        about = format_bytes(slots * plan.graph_row_bytes)
-        why_none = f"{len(captured)} decode steps, of 1 to {slots} rows, about {about}"
+        about = format_bytes((plan.fixed_rows or slots) * plan.graph_row_bytes)
+        why_none = f"{len(captured)} decode steps, of {captured[0]} to {captured[-1]} rows, about {about}"
     return replace(plan, slots=slots, blocks=blocks, max_context=longest, graph_sizes=captured, graph_reason=why_none)
 
 

@@ -1,23 +1,30 @@
 """Runs one step on the device. The only owner of the trackers; the only place with both requests and tensors."""
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from statewise.cache.mamba import MambaPool
 from statewise.cache.paged_kv import PagedKV
+from statewise.engine import fixed
 from statewise.engine.buffers import DecodeBuffers
-from statewise.engine.counters import Counters
+from statewise.engine.counters import Counters, Preempted
 from statewise.engine.graphs import DecodeGraphs
+from statewise.engine.integrity import expect_folded
+from statewise.engine.phases import Phases, unmarked
 from statewise.engine.plan import COUNTERS, Plan
 from statewise.engine.prompt_scores import PromptScores, score_prompts
 from statewise.engine.request import Request
 from statewise.engine.sampler import choose
-from statewise.engine.scheduler import Step
+from statewise.engine.sampling_batch import to_device
+from statewise.engine.scheduler import Changes, Step
+from statewise.engine.swap import SwapSpace
 from statewise.layers.batch import Row, joined, make_batch
 from statewise.models.hybrid import Caches, HybridModel
+from statewise.ops import move_slots
 from statewise.ops.mixer_step.scratch import Scratch
 from statewise.ops.paged_attention.scratch import Scratch as AttentionScratch
 
@@ -34,37 +41,80 @@ class Output:
     places: Tensor  # (n,), where the next step looks for their tokens
     scores: list[PromptScores] = field(default_factory=list)  # of prompt tokens that ran
 
+    def kept(self) -> "Output":
+        """A copy that no later pass overwrites."""
+        return replace(self, logits=self.logits.clone(), likeliest=self.likeliest.clone(), places=self.places.clone())
+
+
+def concatenated(outputs: Sequence[Output]) -> Output:
+    """The rows of several passes, one after the other."""
+    return Output(
+        torch.cat([output.logits for output in outputs]),
+        torch.cat([output.likeliest for output in outputs], 1),
+        torch.cat([output.places for output in outputs]),
+        [score for output in outputs for score in output.scores],
+    )
+
 
 class Runner:
     """Model, caches, trackers and the seed of stochastic rounding on one device."""
 
-    def __init__(self, model: HybridModel, plan: Plan, device: torch.device, poison: bool):
+    def __init__(self, model: HybridModel, plan: Plan, device: torch.device, poison: bool, phase: Phases = unmarked):
         """On a GPU it captures the decode steps of ``plan.graph_sizes``; elsewhere those steps are padded alone."""
-        self.model, self.plan, self.device = model, plan, device
+        self.model, self.plan, self.device, self.poison, self._phase = model, plan, device, poison, phase
         self._rand_seed = None
         if plan.stochastic_rounding:
             self._rand_seed = torch.full((1,), FIRST_RAND_SEED, dtype=torch.int64, device=device)
         self.caches = Caches(
             MambaPool(plan.mamba, plan.slots, device, poison, self._rand_seed),
             PagedKV(plan.kv, plan.blocks, device, poison),
-            Scratch.allocate(plan.slots, *plan.scratch_dims, device) if plan.has_scratch else None,
-            AttentionScratch.allocate(plan.slots, *plan.attention_scratch_dims, device)
+            Scratch.allocate(plan.pass_rows, *plan.scratch_dims, device) if plan.has_scratch else None,
+            AttentionScratch.allocate(plan.pass_rows, *plan.attention_scratch_dims, device)
             if plan.has_attention_scratch
             else None,
         )
-        self._buffers = DecodeBuffers(plan.slots, plan.table, plan.kv.block_size, plan.vocab_size, plan.dtype, device)
+        self.swap = SwapSpace(self.caches.mamba, self.caches.kv)
+        sizes = (plan.slots, plan.pass_rows, plan.table, plan.kv.block_size, plan.vocab_size)
+        self._buffers = DecodeBuffers(*sizes, plan.dtype, device)
         self._steps = self._prefill_tokens = self._prefill_writes = self._decode_rows = self._kv_read = 0
         self._padded = self._graph_steps = 0
         # On the device, so that counting never waits for it: states written, ring rows replayed.
         self._counts = torch.zeros(COUNTERS, dtype=torch.int64, device=device)
         self._graphs = self._capture() if plan.graph_sizes and device.type == "cuda" else None
+        self.make(Changes(freed_slots=list(range(plan.slots))))
+
+    @torch.inference_mode()
+    def make(self, changes: Changes, swapped_in: Sequence[Request] = ()) -> None:
+        """What goes before a step: save what is swapped out, forget what is freed, restore what comes back."""
+        self.swap.save(changes.swapped_out)
+        self.caches.mamba.forget(changes.freed_slots)
+        self.caches.kv.forget(changes.freed_blocks)
+        if self.poison:
+            self._spoil(changes.freed_slots)
+        if swapped_in:
+            self.swap.restore(swapped_in)
+            slots = to_device([request.slot for request in swapped_in], torch.int64, self.device)
+            newest = [request.output[-1] if request.output else 0 for request in swapped_in]
+            self._buffers.newest[slots] = to_device(newest, torch.int64, self.device)
+
+    @torch.inference_mode()
+    def permute(self, order: Sequence[int], others: Sequence[Tensor] = ()) -> None:
+        """Move what is in slot i to slot ``order[i]``. others: (S, ...), what belongs to the slots elsewhere."""
+        tensors, dims = self.caches.mamba.tensors()
+        tensors += [self._buffers.newest[: self.plan.slots], *others]
+        slots = to_device(range(self.plan.slots), torch.int64, self.device)
+        move_slots(
+            tensors,
+            slots,
+            to_device(order, torch.int64, self.device),
+            slot_dims=[*dims, *[0] * (1 + len(others))],
+            backend="triton" if self.plan.has_scratch else "torch",
+        )
 
     def run(self, step: Step) -> Output:
-        """Launch a step, and do not wait for it."""
-        self.caches.mamba.forget(step.freed_slots)
-        self.caches.kv.forget(step.freed_blocks)
-        with torch.inference_mode():
-            output = self._mixed(step) if step.prefill else self._decode_step(step.decode)
+        """Launch a step, and do not wait for it. What `make` does has been done."""
+        with torch.inference_mode(), self._phase("prefill" if step.prefill else "decode"):
+            output = self._launch(step)
         self._steps += 1
         self._prefill_tokens += sum(count for _, count in step.prefill)
         self._prefill_writes += len(step.prefill)
@@ -72,11 +122,21 @@ class Runner:
         self._kv_read += sum(request.computed + 1 for request in step.decode) if self.plan.kv.layers else 0
         return output
 
+    def _launch(self, step: Step) -> Output:
+        if self.plan.fixed_rows is not None:
+            outputs = [self._decode_step(some).kept() for some in fixed.passes(step.decode, self.plan.fixed_rows)]
+            outputs += [
+                self._mixed(Step(prefill=[piece]), fixed.filler(piece[1], self.plan.kv)).kept()
+                for piece in step.prefill
+            ]
+            return concatenated(outputs)
+        return self._mixed(step) if step.prefill else self._decode_step(step.decode)
+
     def put(self, output: Output, tokens: Tensor) -> None:
         """Let the next step run ``tokens``, (n,), and not the likeliest."""
         self._buffers.newest[output.places] = tokens
 
-    def _decode_step(self, requests: list[Request]) -> Output:
+    def _decode_step(self, requests: Sequence[Request]) -> Output:
         """A step of nothing but decode rows, padded to a size that was captured if there is one."""
         count = size = len(requests)
         place = bisect_left(self.plan.graph_sizes, count)
@@ -107,10 +167,12 @@ class Runner:
         self._buffers.newest[places] = tokens
         return likeliest
 
-    def _mixed(self, step: Step) -> Output:
+    def _mixed(self, step: Step, *fillers: Row) -> Output:
         """A step with prefill rows."""
+        for request, _ in step.prefill:
+            expect_folded(request, self.plan.mamba.checkpoint_interval)
         rows = [_row(request, count) for request, count in step.prefill]
-        batch = make_batch([], rows, self.plan.kv.block_size, self.device)
+        batch = make_batch([], [*rows, *fillers], self.plan.kv.block_size, self.device)
         if step.decode:
             table = self._buffers.fill(step.decode, len(step.decode))
             batch = joined(self._buffers.batch(len(step.decode), table)[0], batch)
@@ -118,12 +180,12 @@ class Runner:
         logits, slots = self.model.head(hidden[batch.logit_rows]), batch.logit_slots
         likeliest = self._choose(logits, slots)
         self._advance(batch.decode_slots)
-        self._reset(batch.prefill_slots)
+        self._reset(batch.prefill_slots[: len(rows)])
         return Output(logits, likeliest, slots, score_prompts(self.model, step, hidden))
 
     def _capture(self) -> DecodeGraphs[Tensor]:
         with torch.inference_mode():
-            self._buffers.fill([], self.plan.slots)
+            self._buffers.fill([], self.plan.pass_rows)
             torch.cuda.synchronize(self.device)
             graphs = DecodeGraphs(lambda size: self._decode(size, self.plan.table), self.plan.graph_sizes)
             if self._rand_seed is not None:
@@ -154,7 +216,14 @@ class Runner:
         if self.model.ops.reads_dead_rows:
             pool.clear_rings(slots)
 
-    def counters(self, preemptions: int) -> Counters:
+    def _spoil(self, freed_slots: Sequence[int]) -> None:
+        """Fill scratch, pads and what the last step has left with nonsense."""
+        self._buffers.spoil(freed_slots)
+        for scratch in (self.caches.scratch, self.caches.attention_scratch):
+            for tensor in scratch or ():
+                tensor.fill_(torch.nan)
+
+    def counters(self, preempted: Preempted) -> Counters:
         """Everything counted so far; reads the device."""
         writes, replayed = self._counts.tolist()
         mamba, kv = self.plan.mamba, self.plan.kv
@@ -168,8 +237,9 @@ class Runner:
             state_writes=writes,
             replayed_rows=replayed,
             kv_read_tokens=self._kv_read,
-            preemptions=preemptions,
-            state_bytes_moved=mamba.bytes_moved(steps=self._decode_rows, state_writes=writes, replayed=replayed),
+            **asdict(preempted),
+            state_bytes_read=mamba.bytes_read(self._decode_rows, replayed),
+            state_bytes_written=mamba.bytes_written(self._decode_rows, writes),
             kv_bytes_moved=(self._kv_read + self._decode_rows) * kv.bytes_per_token,
         )
 

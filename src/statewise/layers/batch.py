@@ -14,7 +14,7 @@ class Row:
 
     tokens: Sequence[int]  # the tokens to run now; one for a decode row
     start: int  # how many tokens of the request have run before: the position of tokens[0]
-    slot: int  # its place in the Mamba pool
+    slot: int  # its place in the Mamba pool; -1: none, and nothing is kept of the row
     blocks: Sequence[int]  # its KV blocks, enough for start + len(tokens) tokens; empty without attention layers
     wants_logits: bool = True  # of its last token
     wants_all_logits: bool = False  # of every token
@@ -123,5 +123,7 @@ def _send(parts: Sequence[Sequence[int]], device: torch.device) -> Sequence[Tens
 def _places(row: Row, block_size: int) -> list[int]:
     if not row.blocks:
         return []
+    if row.slot < 0:
+        return [-1] * len(row.tokens)
     positions = range(row.start, row.start + len(row.tokens))
     return [row.blocks[p // block_size] * block_size + p % block_size for p in positions]

@@ -1,0 +1,88 @@
+"""With `deterministic` a request's tokens and log probabilities are the same to the bit in any company."""
+
+import copy
+import random
+
+import pytest
+import torch
+
+from statewise.config import EngineConfig
+from statewise.engine.plan import make_plan
+from statewise.engine.request import SamplingParams
+from statewise.errors import ConfigError
+from tests.engine.harness import LETTERS, MODEL, drain, engine, greedy, random_prompts, run
+from tests.models.tiny import tiny_config
+
+SINGLE = copy.deepcopy(MODEL).float()
+PROMPTS = [*random_prompts(9, seed=1, longest=20), *random_prompts(3, seed=2, longest=180)]
+
+
+def params(i):
+    return SamplingParams(temperature=i % 2 * 0.8, seed=i, max_tokens=4 + 3 * (i % 5), ignore_eos=True, logprobs=3)
+
+
+def fixed(**options):
+    defaults = {"deterministic": True, "max_batched_tokens": 256, "max_context": 240}
+    defaults |= {"dtype": "float32", "state_dtype": "float32"}
+    return engine(model=SINGLE, **(defaults | options))
+
+
+def results(built, order, seed=0):
+    """By request: tokens and log probabilities. They arrive a few at a time."""
+    rng, waiting, requests = random.Random(seed), list(order), {}
+    while waiting or built.has_work:
+        while waiting and rng.random() < 0.4:
+            i = waiting.pop(0)
+            requests[i] = built.submit(PROMPTS[i], params(i), LETTERS, i)
+        built.step()
+    drain(built)
+    return {i: (request.output, request.logprobs) for i, request in requests.items()}
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return {i: results(fixed(), [i])[i] for i in range(len(PROMPTS))}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_batch": 3},
+        {"max_batch": 12},
+        {"async_scheduling": True, "checkpoint_interval": 16},
+        {"max_batched_tokens": 72 + 8},
+        {"state_slots": 2},
+    ],
+)
+def test_company_changes_no_bit(expected, options):
+    built = fixed(**options)
+    order = list(range(len(PROMPTS)))
+    random.Random(7).shuffle(order)
+    assert results(built, order) == expected
+
+
+def test_preemption_changes_no_bit():
+    wanted = greedy(max_tokens=24, logprobs=2)
+    prompts = random_prompts(8, seed=3, longest=14)
+    crowd = fixed(max_batch=6, blocks=12, checkpoint_interval=4)
+    requests = run(crowd, prompts, [wanted] * 8)
+    assert crowd.counters.preemptions > 3
+    assert crowd.counters.swaps_in > 3
+    for prompt, request in zip(prompts, requests, strict=True):
+        [alone] = run(fixed(checkpoint_interval=4), [prompt], [wanted])
+        assert (request.output, request.logprobs) == (alone.output, alone.logprobs)
+
+
+def test_without_it_bits_do_depend_on_company(expected):
+    """Else the tests above would show nothing: one row and eight rows are multiplied in different ways."""
+    weight, x = torch.randn(300, 256), torch.randn(8, 256)
+    assert not torch.equal((x @ weight.T)[:1], x[:1] @ weight.T)
+
+
+def test_what_does_not_go_with_it():
+    config = {"deterministic": True, "dtype": "float32"}
+    with pytest.raises(ConfigError, match="stochastic_rounding, which depends on the step"):
+        EngineConfig.of(**config, state_dtype="bfloat16", stochastic_rounding=True)
+    with pytest.raises(ConfigError, match=r"max_batched_tokens is 64, .* expected at least 128"):
+        make_plan(tiny_config(), EngineConfig.of(**config, max_batched_tokens=64))
