@@ -6,7 +6,10 @@ import random
 import pytest
 import torch
 
+from statewise import LLM
 from statewise.config import EngineConfig
+from statewise.demo.questions import word_problems
+from statewise.demo.shipped import FOLDER
 from statewise.engine.plan import make_plan
 from statewise.engine.request import SamplingParams
 from statewise.errors import ConfigError
@@ -86,3 +89,19 @@ def test_what_does_not_go_with_it():
         EngineConfig.of(**config, state_dtype="bfloat16", stochastic_rounding=True)
     with pytest.raises(ConfigError, match=r"max_batched_tokens is 64, .* expected at least 128"):
         make_plan(tiny_config(), EngineConfig.of(**config, max_batched_tokens=64))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16"])
+def test_on_a_gpu_concurrency_changes_no_token(state_dtype):
+    """The shipped model in bfloat16, CUDA graphs and asynchronous scheduling on; some prompts have several pieces."""
+    prompts = [question.prompt for question in word_problems(40, seed=5)]
+    prompts += ["\n\n".join(prompts[i : i + 12]) for i in range(0, 40, 8)]
+    wanted = SamplingParams(temperature=0, max_tokens=60, logprobs=2)
+    options = {"device": "cuda", "quiet": True, "deterministic": True, "state_dtype": state_dtype}
+    runs = []
+    for most, chunks in ((1, 2048), (4, 600), (50, 2048), (150, 700)):
+        outputs = LLM(FOLDER, max_batch=most, max_batched_tokens=chunks, **options).generate(prompts, wanted)
+        runs.append([(output.token_ids, output.logprobs) for output in outputs])
+    assert all(run == runs[0] for run in runs[1:])
