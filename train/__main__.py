@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -45,16 +46,18 @@ def finish(trainer: Trainer, name: str, gsm8k: Path | None = None) -> list[Score
     torch.set_float32_matmul_precision("highest")  # the scores shall be those of a CPU
     scores = report_scores(open_model(folder, str(options.device), options.backend), preset, gsm8k)
     tokens, device = progress.step * preset.tokens_per_step, options.device
+    losses, speeds = ([line[key] for line in trainer.log.lines if key in line] for key in ("loss", "tokens_per_second"))
     facts = {
         "parameters": f"{sum(weight.numel() for weight in trainer.model.parameters()):,}",
         "megabytes": f"{(folder / 'model.safetensors').stat().st_size / 2**20:.1f}",
         "steps": f"{progress.step:,}",
         "tokens": f"{tokens:,}",
         "seconds": f"{progress.seconds:,.0f}",
-        "tokens_per_second": f"{tokens / progress.seconds:,.0f}",
+        "tokens_per_second": f"{median(speeds):,.0f}",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU",
-        "loss": f"{trainer.log.lines[-1]['loss']:.4f}",
+        "loss": f"{losses[-1]:.1e}",
         "command": _command(trainer, name),
+        "length_of_run": _length_of_run(options.minutes),
     }
     results = {"facts": facts, "scores": [one.to_json() for one in scores]}
     (options.folder / "scores.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -70,10 +73,16 @@ def finish(trainer: Trainer, name: str, gsm8k: Path | None = None) -> list[Score
 
 def _command(trainer: Trainer, name: str) -> str:
     """What repeats the run: steps in place of minutes, and no folders."""
-    preset, device = trainer.preset, trainer.options.device.type
+    preset, options = trainer.preset, trainer.options
     kinds = f" --kinds {','.join(preset.kinds)}" if preset.kinds != PRESETS[name].kinds else ""
     steps = f"--steps {trainer.progress.step} --seed {preset.seed}"
-    return f"python -m train --preset {name} --device {device} {steps}{kinds}"
+    how = f"--workers {options.workers}{' --compile' if options.compile else ''}"
+    return f"python -m train --preset {name} --device {options.device.type} {how} {steps}{kinds}"
+
+
+def _length_of_run(minutes: float | None) -> str:
+    """A sentence where the steps were not the preset's or asked for."""
+    return "" if minutes is None else f"The number of steps was chosen to fill {minutes:g} minutes. "
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -108,7 +108,8 @@ class Trainer:
         """Have forward and backward compiled, on tokens that mean nothing, so that no step takes longer than others."""
         began = time.monotonic()
         tokens = torch.zeros(self.preset.rows, self.preset.length, dtype=torch.int64, device=self.options.device)
-        self._backward(tokens, tokens).item()  # waits for the device
+        labels = tokens.clone()  # the same tensor twice would be a case of its own, and the first step another one
+        self._backward(tokens, labels).item()  # waits for the device
         self.optimizer.zero_grad(set_to_none=True)
         self.options.say(f"compiled in {time.monotonic() - began:.0f} s")
 

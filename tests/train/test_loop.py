@@ -74,6 +74,7 @@ def test_a_seed_repeats_a_run_and_another_does_not(start: StartRun) -> None:
 
 def test_a_compiled_run_trains_as_another_does(start: StartRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)  # the clock would pay for it
     said: list[str] = []
     compiled, plain = start("a", SHORT, compile=True, say=said.append), start("b", SHORT)
     assert compiled.run()
@@ -136,7 +137,8 @@ def test_the_finished_folder_answers_and_its_card_says_how_well(start: StartRun)
     assert "$" not in card.replace("$N", "")
     for one in scores:
         assert f"| {one.name} | {one.right} of {one.asked} | {one.share:.1%} |" in card
-    assert "python -m train --preset tiny --device cpu --steps 12 --seed 0\n" in card
+    assert "python -m train --preset tiny --device cpu --workers 0 --steps 12 --seed 0\n" in card
+    assert f"at the\nend {losses(trainer)[-1]:.1e} nats a token" in card
     results = json.loads((trainer.options.folder / "scores.json").read_text())
     assert [one["asked"] for one in results["scores"]] == [4, 4, 4]
     assert (trainer.options.folder / "loss.png").read_bytes().startswith(b"\x89PNG")
@@ -156,5 +158,5 @@ def test_the_command_line_refuses_what_cannot_be(capsys: pytest.CaptureFixture[s
 
 
 def test_presets_evaluate_at_log_lines() -> None:
-    with pytest.raises(ConfigError, match="multiple of 20"):
+    with pytest.raises(ConfigError, match="multiple of 100"):
         replace(PRESETS["h200"], evaluate_every=30)
