@@ -6,6 +6,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from statewise.cli import main
+from statewise.demo.questions import word_problems
+from statewise.eval.questions import write_questions
 
 
 def refused(capsys, *arguments, lines=1):
@@ -232,8 +234,9 @@ def last_line(capsys, demo_folder, *flags):
         (("--max-context", "100000"), "max_context is 100000, but the model's own limit is 4096"),
     ],
 )
-def test_a_comparison_is_checked_before_either_mode_runs(capsys, demo_folder, flags, message):
-    assert message in refused(capsys, "demo", "--limit", "2", *flags)
+def test_a_comparison_is_checked_before_either_mode_runs(capsys, demo_folder, tmp_path, flags, message):
+    write_questions(tmp_path / "q.jsonl", word_problems(2))
+    assert message in refused(capsys, "compare", demo_folder, "--questions", tmp_path / "q.jsonl", *flags)
 
 
 @pytest.mark.parametrize("limit", ["0", "-3", "99999"])

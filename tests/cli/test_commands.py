@@ -11,33 +11,59 @@ from statewise.demo.questions import word_problems
 from statewise.engine.llm import LLM
 from statewise.engine.request import SamplingParams
 from statewise.eval.questions import write_questions
+from statewise.eval.scoring import extract_strict
 
 
 def test_demo_prints_a_table_that_says_the_answers_are_the_same(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     report_file = tmp_path / "report.json"
-    assert main(["demo", "--limit", "6", "--max-tokens", "40", "--json", str(report_file)]) == 0
+    assert main(["demo", "--limit", "6", "--json", str(report_file)]) == 0
     captured = capsys.readouterr()
-    assert "6/6" in captured.out
-    assert "untrained" in captured.out
+    assert captured.out.count("6/6") == 4
+    assert captured.out.count("plain: right") == captured.out.count("checkpointed 16: right") == 2
+    assert "as the rule predicts" in captured.out
+    assert max(map(len, captured.out.partition("One state write")[0].splitlines())) <= 80
+    assert "…" not in captured.out
     assert captured.err.count("slots     50 x") == 2
     plain, checkpointed = json.loads(report_file.read_text())["modes"]
     assert plain["state_writes"] == plain["predicted_state_writes"] == plain["counters"]["decode_rows"]
     assert checkpointed["state_writes"] == checkpointed["predicted_state_writes"] < plain["state_writes"] / 16
+    assert plain["is_right"] == checkpointed["is_right"] == [True] * plain["right"] == [True] * 6
     assert checkpointed["state_bytes_per_token"] < plain["state_bytes_per_token"]
     assert plain["answers"] == checkpointed["answers"]
     for number in (f"{plain['state_writes']:,}", f"{checkpointed['state_writes']:,}"):
         assert number in captured.out
 
 
-def test_demo_keeps_what_it_made_for_the_other_commands(capsys, tmp_path):
+def test_demo_keeps_its_model_and_questions_for_other_programs(capsys, tmp_path):
     assert main(["demo", "--limit", "2", "--max-tokens", "4", "--keep", str(tmp_path / "m"), "--json"]) == 0
     first = json.loads(capsys.readouterr().out)
     questions = str(tmp_path / "m" / "questions.jsonl")
     flags = ["--questions", questions, "--max-tokens", "4", "--json", "--concurrency", "1"]
-    assert main(["compare", str(tmp_path / "m"), *flags]) == 0
-    second = json.loads(capsys.readouterr().out)
-    assert [m["answers"] for m in first["modes"]] == [m["answers"] for m in second["modes"]]
+    for model in (str(tmp_path / "m"), "demo"):
+        assert main(["compare", model, *flags]) == 0
+        second = json.loads(capsys.readouterr().out)
+        assert [m["answers"] for m in first["modes"]] == [m["answers"] for m in second["modes"]]
+
+
+def test_demo_is_the_name_of_the_shipped_model(capsys, tmp_path, monkeypatch):
+    """Wherever commands run: a folder called demo in the working directory is ./demo."""
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    flags = ["--temperature", "0", "--max-tokens", "99", "--stop", "Question:", "-p", word_problems(1)[0].prompt]
+    assert main(["generate", "demo", "-q", *flags]) == 0
+    assert extract_strict(capsys.readouterr().out) == extract_strict(word_problems(1)[0].answer)
+    assert main(["generate", "./demo", *flags]) == 2
+    assert "demo has no config.json" in capsys.readouterr().err
+
+
+def test_shown_answers_obey_no_control_characters(capsys, demo_folder, tmp_path):
+    path = tmp_path / "q.jsonl"
+    write_questions(path, [type(word_problems(1)[0])("\x1b[31mHow [bold]many?", "#### 1")])
+    assert main(["compare", str(demo_folder), "--questions", str(path), "--max-tokens", "8", "--show", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "Question 1: \\x1b[31mHow [bold]many?" in out
+    assert "right" not in out
 
 
 def test_compare_goes_on_past_a_question_that_does_not_fit(capsys, demo_folder, tmp_path):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from statewise.bench.presets import PRESETS, preset_folder, read_preset
 from statewise.cli.bench_layer import add_output_options, console
-from statewise.cli.options import add_engine_options, engine_config, expect_writable
+from statewise.cli.options import add_engine_options, add_model, engine_config, expect_writable
 from statewise.config import EngineConfig, ModelConfig, format_bytes
 from statewise.engine.budget import free_memory
 from statewise.engine.plan import Plan, device_of, make_plan
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model = parser.add_mutually_exclusive_group(required=True)
     listed = "; ".join(f"{name} ({meaning})" for name, meaning in PRESETS.items())
     model.add_argument("--preset", metavar="NAME", help=f"random weights in the shape of: {listed}")
-    model.add_argument("--model", type=Path, metavar="FOLDER", help="a Hugging Face checkpoint folder")
+    add_model(model, "--model")
     parser.add_argument(
         "--batch", type=int, nargs="+", default=[1, 8, 32, 128, 256, 512], metavar="N", help="(default 1 to 512)"
     )

@@ -16,20 +16,21 @@ from rich.console import Console
 from rich.table import Table
 
 from statewise import __version__
+from statewise.cli.answers import show_answers
 from statewise.cli.modes import both_modes, label, progress
-from statewise.cli.options import add_engine_options, expect_writable
+from statewise.cli.options import add_engine_options, add_model, expect_writable
 from statewise.config import format_bytes
 from statewise.errors import ConfigError, RequestError
 from statewise.eval.compare import NEAR_TIE, Mode, run_mode
 from statewise.eval.questions import Question, read_questions
+from statewise.eval.scoring import judge
 
 SUMMARY = "plain against checkpointed on the same questions (the main job)"
 SHOWN_DIFFERENCES = 10
-SHOWN_CHARACTERS = 56
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a Hugging Face checkpoint folder")
+    add_model(parser)
     parser.add_argument("--questions", type=Path, required=True, metavar="FILE", help="JSON lines in GSM8K's form")
     add_run_arguments(parser)
 
@@ -37,9 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """What `compare` and `demo` share."""
     parser.add_argument("--limit", type=int, metavar="N", help="take the first N questions only")
-    parser.add_argument("--concurrency", type=int, default=50, metavar="N", help="requests at once (default 50)")
-    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens an answer (default 64)")
-    parser.add_argument("--show", type=int, default=0, metavar="N", help="print N answers of both modes (default 0)")
+    parser.add_argument(
+        "--concurrency", type=int, default=50, metavar="N", help="requests at once (default %(default)s)"
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, default=64, metavar="N", help="tokens an answer (default %(default)s)"
+    )
+    parser.add_argument(
+        "--show", type=int, default=0, metavar="N", help="print N answers of both modes (default %(default)s)"
+    )
     parser.add_argument(
         "--json",
         nargs="?",
@@ -61,8 +68,14 @@ def check_limit(limit: int | None) -> None:
         raise ConfigError(f"limit is {limit}, expected at least 1")
 
 
-def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Question], note: str = "") -> int:
-    """Run both modes and print. Returns the exit code."""
+def compare(
+    arguments: argparse.Namespace,
+    model: Path,
+    questions: Sequence[Question],
+    stop: Sequence[str] = (),
+    is_scored: bool = False,
+) -> int:
+    """Run both modes and print. is_scored: say also how many answers are right. Returns the exit code."""
     if arguments.json not in (None, "-"):
         expect_writable("json", Path(arguments.json))
     if arguments.show < 0:
@@ -82,48 +95,59 @@ def compare(arguments: argparse.Namespace, model: str, questions: Sequence[Quest
                     arguments.max_tokens,
                     plain=modes[0] if modes else None,
                     on_finish=lambda _, p=bars, b=bar: p.advance(b),  # type: ignore[misc]
+                    stop=stop,
                 )
             )
     refused = [output for output in modes[0].outputs if output.error]
     if len(refused) == len(prompts):
         raise RequestError(f"none of {len(prompts)} questions could be served; question 1: {refused[0].error}")
-    report = json.dumps(_report(model, arguments, modes), indent=2, allow_nan=False)
+    rights = [_right(mode, questions) for mode in modes] if is_scored else []
+    report = json.dumps(_report(model, arguments, modes, rights), indent=2, allow_nan=False)
     if arguments.json == "-":
         print(report)
     else:
         if arguments.json:
             Path(arguments.json).write_text(report + "\n", encoding="utf-8")
-        _print(Console(), modes, arguments, [*_answers(questions, modes, arguments.show), *([note] if note else [])])
+        console = Console()
+        _print(console, modes, arguments, rights)
+        for i in range(min(arguments.show, len(questions))):
+            show_answers(console, i, questions[i], modes, [right[i] for right in rights])
     return 1 if any(mode.errors or not mode.as_predicted for mode in modes) else 0
 
 
-def _print(console: Console, modes: list[Mode], arguments: argparse.Namespace, notes: list[str]) -> None:
+def _right(mode: Mode, questions: Sequence[Question]) -> list[bool]:
+    """Which answers are right by the strict filter."""
+    pairs = zip(mode.outputs, questions, strict=True)
+    return [not output.error and judge(output.text, question.answer).strict_right for output, question in pairs]
+
+
+def _print(console: Console, modes: list[Mode], arguments: argparse.Namespace, rights: list[list[bool]]) -> None:
     plain, other = modes
     total = len(plain.outputs)
     title = f"{total} questions, concurrency {arguments.concurrency}, {arguments.state_dtype} state"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("\nmode", no_wrap=True)
     for column in (
+        *(["right\nanswers"] if rights else []),
         "identical\nanswers",
         "state\nwrites",
-        "rule\npredicts",
         "bytes\n/token",
         "tokens\n/s",
         "wall\ntime",
     ):
         table.add_column(column, justify="right", no_wrap=True)
-    for mode in modes:
+    for i, mode in enumerate(modes):
         table.add_row(
             label(mode.checkpoint_interval),
+            *([f"{sum(rights[i])}/{total}"] if rights else []),
             f"{mode.identical}/{mode.served}",
             f"{mode.counters.state_writes:,}",
-            f"{mode.predicted_state_writes:,}",
             format_bytes(mode.state_bytes_per_token),
             f"{mode.tokens / mode.seconds:,.0f}",
             f"{mode.seconds:.1f} s",
         )
     console.print(table)
-    for line in [*_findings(plain, other), *notes]:
+    for line in _findings(plain, other):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -134,8 +158,9 @@ def _findings(plain: Mode, other: Mode) -> list[str]:
         f"One state write where plain makes {fewer / writes:.1f}" if writes else f"No state write, plain makes {fewer}"
     )
     share = other.state_bytes_per_token / max(1.0, plain.state_bytes_per_token)
+    as_predicted = ", as the rule predicts," if plain.as_predicted and other.as_predicted else ""
     lines = [
-        f"{ratio}, and {share:.0%} of the bytes of states, rings and windows. "
+        f"{ratio}{as_predicted} and {share:.0%} of the bytes of states, rings and windows. "
         f"While the answers agree, their log probabilities differ by {other.largest_drift:.1e} at most."
     ]
     for mode in (plain, other):
@@ -159,16 +184,9 @@ def _findings(plain: Mode, other: Mode) -> list[str]:
     return lines
 
 
-def _answers(questions: Sequence[Question], modes: list[Mode], count: int) -> list[str]:
-    """The first ``count`` questions with both answers, a line each, cut to what fits; control characters escaped."""
-    lines = []
-    for i, question in enumerate(questions[:count]):
-        lines.append(f"{i + 1:>5} asked         {question.question[:SHOWN_CHARACTERS]!r}")
-        lines += [f"      {mode.name:12}  {mode.outputs[i].text[:SHOWN_CHARACTERS]!r}" for mode in modes]
-    return lines
-
-
-def _report(model: str, arguments: argparse.Namespace, modes: list[Mode]) -> dict[str, object]:
+def _report(
+    model: Path, arguments: argparse.Namespace, modes: list[Mode], rights: list[list[bool]]
+) -> dict[str, object]:
     options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
     return {
         "statewise": __version__,
@@ -178,7 +196,10 @@ def _report(model: str, arguments: argparse.Namespace, modes: list[Mode]) -> dic
         "model": str(model),
         "options": options,
         "near_tie_below": NEAR_TIE,
-        "modes": [_mode_report(mode) for mode in modes],
+        "modes": [
+            _mode_report(mode) | ({"right": sum(rights[i]), "is_right": rights[i]} if rights else {})
+            for i, mode in enumerate(modes)
+        ],
     }
 
 

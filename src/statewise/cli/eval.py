@@ -14,7 +14,7 @@ from rich.table import Table
 from statewise.cli import eval_drift
 from statewise.cli.compare import check_limit
 from statewise.cli.modes import both_modes, label, one_mode, progress
-from statewise.cli.options import add_engine_options, expect_writable
+from statewise.cli.options import add_engine_options, add_model, expect_writable
 from statewise.config import EngineConfig
 from statewise.demo.questions import MAX_COUNT, SPLITS, word_problems
 from statewise.errors import ConfigError, DataError
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser, shots: int) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a Hugging Face checkpoint folder")
+    add_model(parser)
     parser.add_argument(
         "--num-fewshot", type=int, default=shots, metavar="N", help="worked examples in a prompt (default %(default)s)"
     )
@@ -99,8 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_limit(arguments.limit)
     exam = _gsm8k(arguments) if arguments.what == "gsm8k" else _word_problems(arguments)
     completions = _completions_file(arguments.output)
-    model = Path(arguments.model)
-    configs = both_modes(arguments, arguments.model) if arguments.against else [one_mode(arguments, arguments.model)]
+    model = arguments.model
+    configs = both_modes(arguments, model) if arguments.against else [one_mode(arguments, model)]
     modes = {"plain" if config.checkpoint_interval == 1 else "checkpointed": config for config in configs}
     described: dict[str, Any] = {}
     if arguments.output is not None and completions is not None:

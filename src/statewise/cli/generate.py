@@ -4,14 +4,14 @@ import argparse
 import sys
 from collections import defaultdict
 
-from statewise.cli.options import add_engine_options, add_sampling_options, engine_config, sampling_params
+from statewise.cli.options import add_engine_options, add_model, add_sampling_options, engine_config, sampling_params
 from statewise.engine.llm import LLM, RequestOutput
 
 SUMMARY = "generate text and stream it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a Hugging Face checkpoint folder")
+    add_model(parser)
     parser.add_argument(
         "-p", "--prompt", action="append", required=True, metavar="PROMPT", help="what to continue (repeatable)"
     )

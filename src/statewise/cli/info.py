@@ -2,7 +2,6 @@
 
 import argparse
 from itertools import groupby
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -10,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from statewise.cache.window import predicted_replays
-from statewise.cli.options import add_engine_options, engine_config
+from statewise.cli.options import add_engine_options, add_model, engine_config
 from statewise.config import EngineConfig, ModelConfig, format_bytes
 from statewise.engine.plan import Plan, device_of, make_plan, needs_of
 from statewise.models.families import read_config
@@ -23,12 +22,12 @@ LENGTHS = (512, 2048, 8192, 32768, 131072)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a Hugging Face checkpoint folder; config.json is enough")
+    add_model(parser, more="; config.json is enough")
     add_engine_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    model = read_config(Path(arguments.model))
+    model = read_config(arguments.model)
     config = engine_config(arguments)
     plan = make_plan(model, config)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))

@@ -15,7 +15,7 @@ from statewise.errors import ConfigError
 from statewise.models.families import read_config
 
 
-def one_mode(arguments: argparse.Namespace, model: str) -> EngineConfig:
+def one_mode(arguments: argparse.Namespace, model: Path) -> EngineConfig:
     """The options of a run in one mode. Prints its plan."""
     _check(arguments)
     config = engine_config(arguments, max_batch=arguments.concurrency)
@@ -23,12 +23,12 @@ def one_mode(arguments: argparse.Namespace, model: str) -> EngineConfig:
     return config
 
 
-def both_modes(arguments: argparse.Namespace, model: str) -> list[EngineConfig]:
+def both_modes(arguments: argparse.Namespace, model: Path) -> list[EngineConfig]:
     """Both modes' options, checked before either runs, with slots and context that both can have. Prints both plans."""
     _check(arguments)
     if arguments.checkpoint_interval == 1:
         raise ConfigError("checkpoint_interval is 1, the plain step itself; expected 2 to 64")
-    shape = read_config(Path(model))
+    shape = read_config(model)
     configs = [
         engine_config(arguments, checkpoint_interval=interval, max_batch=arguments.concurrency)
         for interval in (1, arguments.checkpoint_interval)
@@ -53,9 +53,9 @@ def _check(arguments: argparse.Namespace) -> None:
         )
 
 
-def print_plan(model: str, config: EngineConfig) -> None:
+def print_plan(model: Path, config: EngineConfig) -> None:
     """A mode's name and its memory plan, on standard error."""
-    lines = [f"  {line}" for line in make_plan(read_config(Path(model)), config).lines()]
+    lines = [f"  {line}" for line in make_plan(read_config(model), config).lines()]
     print("\n".join([label(config.checkpoint_interval), *lines]), file=sys.stderr)
 
 

@@ -6,10 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from statewise.config import EngineConfig
+from statewise.demo.shipped import NAME, model_folder
 from statewise.engine.request import SamplingParams
 from statewise.errors import ConfigError
 
 _TYPES = {"int": int, "float": float, "str": str, "int | float | str": str, "int | None": int}
+
+
+def add_model(parser: Any, flag: str = "model", more: str = "") -> None:
+    """The argument that says which model; ``arguments.model`` is its folder.
+
+    flag: `--model` where it may be left out.
+    """
+    metavar = "MODEL" if flag == "model" else "FOLDER"
+    meaning = f"a Hugging Face checkpoint folder, or {NAME} for the model that this package carries{more}"
+    parser.add_argument(flag, type=model_folder, metavar=metavar, help=meaning)
 
 
 def add_engine_options(parser: argparse.ArgumentParser, leave_out: tuple[str, ...] = ()) -> None:

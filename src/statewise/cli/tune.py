@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from statewise import __version__
-from statewise.cli.options import expect_writable
+from statewise.cli.options import add_model, expect_writable
 from statewise.config import MAX_CHECKPOINT_INTERVAL
 from statewise.errors import BackendError, ConfigError
 from statewise.models.families import read_config
@@ -42,7 +42,7 @@ DIMENSIONS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="take the shape of this model; config.json does")
+    add_model(parser, "--model", "; its shape is taken, for which config.json is enough")
     for name, (default, meaning) in DIMENSIONS.items():
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=int, metavar="N", help=f"{meaning} (default {default})")

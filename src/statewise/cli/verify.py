@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Console
 
-from statewise.cli.options import expect_writable
+from statewise.cli.options import add_model, expect_writable
 from statewise.config import MAX_CHECKPOINT_INTERVAL, is_int
 from statewise.errors import BackendError, ConfigError
 from statewise.models.families import read_config
@@ -44,9 +44,7 @@ Case = tuple[str, int, Callable[[], "Result"]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--model", type=Path, metavar="FOLDER", help="the mixer of this checkpoint; config.json is enough"
-    )
+    add_model(what, "--model", "; its mixer is verified, for which config.json is enough")
     what.add_argument(
         "--shape",
         nargs="+",

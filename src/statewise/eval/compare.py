@@ -13,6 +13,7 @@ from statewise.config import EngineConfig
 from statewise.engine.counters import Counters
 from statewise.engine.llm import LLM, RequestOutput
 from statewise.engine.request import SamplingParams, TopLogprobs
+from statewise.eval.run import special_stops
 
 # Two logits closer than this may change places by rounding alone. A bound on the error of a logit of a few units after
 # a deep model, not on the rounding of one number: some thousand roundings of float32, some ten of a 16-bit type.
@@ -89,10 +90,17 @@ def run_mode(
     max_tokens: int,
     plain: Mode | None = None,
     on_finish: Callable[[RequestOutput], None] | None = None,
+    stop: Sequence[str] = (),
 ) -> Mode:
     """Answer every prompt greedily with ``config``, and compare with ``plain`` (None: this is the plain run itself)."""
     llm = LLM(model, config, quiet=True)
-    params = SamplingParams(temperature=0, max_tokens=max_tokens, logprobs=LOGPROBS)
+    params = SamplingParams(
+        temperature=0,
+        max_tokens=max_tokens,
+        stop=tuple(stop),
+        stop_token_ids=special_stops(llm.tokenizer, stop),
+        logprobs=LOGPROBS,
+    )
     start = time.perf_counter()
     outputs = llm.generate(list(prompts), params, on_finish)
     seconds = time.perf_counter() - start

@@ -15,7 +15,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 try:
@@ -29,6 +28,7 @@ except ImportError as error:
 import torch
 
 from statewise.config import EngineConfig
+from statewise.demo.shipped import model_folder
 from statewise.engine.chat import ChatTemplate, special_tokens
 from statewise.engine.llm import LLM
 from statewise.errors import ConfigError, StatewiseError
@@ -44,9 +44,9 @@ NO_LIMIT = sys.maxsize  # max_length of a model without one
 class StatewiseLM(TemplateLM):
     """All three kinds of requests, in batches as wide as the engine's, and chat templates.
 
-    pretrained: a checkpoint folder.  device: see `_device`.  batch_size: `max_batch` of the engine; "auto" and the
-    harness' own default of 1 leave that to the engine (`max_batch=1` is one at a time).  max_gen_toks: of tasks that
-    name none.
+    pretrained: a checkpoint folder, or "demo" for the model that this package carries.  device: see `_device`.
+    batch_size: `max_batch` of the engine; "auto" and the harness' own default of 1 leave that to the engine
+    (`max_batch=1` is one at a time).  max_gen_toks: of tasks that name none.
     prefix_token_id: what an empty context is; default: the beginning of text, else the end of text.
     options: fields of EngineConfig.  Raises ConfigError for options that cannot work.
     """
@@ -64,7 +64,7 @@ class StatewiseLM(TemplateLM):
         super().__init__()
         wanted = {"max_batch": _max_batch(batch_size, max_batch_size), "device": _device(device)}
         given = {name: value for name, value in wanted.items() if value is not None and name not in options}
-        self.folder = Path(pretrained)
+        self.folder = model_folder(pretrained)
         self.llm = LLM(self.folder, EngineConfig.of(**options | given))
         self.max_gen_toks = max_gen_toks
         self._template = ChatTemplate.load(self.folder)
