@@ -5,7 +5,6 @@ from statewise.ops.advance_trackers import advance_trackers
 from statewise.ops.causal_conv import causal_conv_prefill, causal_conv_step
 from statewise.ops.checkpointed_step import checkpointed_step
 from statewise.ops.gated_rms_norm import gated_rms_norm
-from statewise.ops.linear import linear
 from statewise.ops.mixer_step import mixer_step
 from statewise.ops.move_slots import move_slots
 from statewise.ops.paged_attention import paged_attention_prefill, paged_attention_step, store_kv
@@ -19,7 +18,6 @@ __all__ = [
     "causal_conv_step",
     "checkpointed_step",
     "gated_rms_norm",
-    "linear",
     "mixer_step",
     "move_slots",
     "paged_attention_prefill",
