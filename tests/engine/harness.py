@@ -5,6 +5,7 @@ import dataclasses
 import torch
 
 from statewise.config import EngineConfig
+from statewise.engine import graphs
 from statewise.engine.core import Engine
 from statewise.engine.plan import make_plan
 from statewise.engine.request import Phase, Request, SamplingParams
@@ -31,7 +32,8 @@ def engine(*, slots=None, blocks=None, eos=(), model=MODEL, padded=(), **options
     config = EngineConfig.of(**(defaults | {"max_batch": 8, "max_batched_tokens": 64} | options))
     plan = make_plan(model.config, config)
     if slots is not None:
-        plan = dataclasses.replace(plan, slots=slots)
+        captured = graphs.sizes(slots) if plan.graph_sizes else ()
+        plan = dataclasses.replace(plan, slots=slots, graph_sizes=captured)
     if blocks is not None:
         longest = min(plan.max_context, blocks * plan.kv.block_size)
         plan = dataclasses.replace(plan, blocks=blocks, max_context=longest)
