@@ -7,7 +7,7 @@ import torch
 
 from statewise.bench.decode import OURS, PLAIN, Load, Run, build_engine, exact_configs, measure_modes, percentile
 from statewise.bench.decode_ceiling import bandwidth_of, ceiling, weights_read
-from statewise.bench.decode_shares import REST, covered, eager, host_gap, shares
+from statewise.bench.decode_shares import REST, attributed, eager, host_gap, shares, waits
 from statewise.bench.decode_weights import model_over, random_weights
 from statewise.bench.presets import PRESETS, preset_folder, read_preset
 from statewise.config import EngineConfig
@@ -188,5 +188,18 @@ def test_shares_name_every_kind_of_layer_and_add_up(hybrid):
     assert not any(block._forward_hooks for block in run.engine.runner.model.layers)
 
 
-def test_covered_counts_what_overlaps_once():
-    assert covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
+def test_only_long_stretches_are_waits():
+    spans = [(50, 60), (0, 20), (10, 30), (12, 15), (61, 70)]
+    assert waits(spans, least=10) == 20
+    assert waits(spans, least=1) == 21
+    assert waits(spans, least=30) == 0
+
+
+def test_kernels_belong_to_the_range_in_which_they_start():
+    ranges = [(20, 30, "mlp"), (0, 10, "mamba"), (30, 40, "mamba")]
+    kernels = [(1, 4), (9, 12), (15, 16), (20, 22), (29, 33), (35, 36), (45, 50)]
+    assert attributed(ranges, kernels, ["mamba", "mlp", "attention"]) == {
+        "mamba": 3 + 3 + 1,
+        "mlp": 2 + 4,
+        "attention": 0,
+    }

@@ -5,6 +5,7 @@ gap is that of the engine as it was timed, graphs and all; the profiler itself c
 """
 
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -23,6 +24,8 @@ _PREFIX = "statewise::"
 REST = "head, sampling and the rest"
 # Steps that are looked at for the gap.
 GAP_STEPS = 16
+# Microseconds. From the end of a kernel to the start of the next in a graph it is one or two.
+SEAM = 10.0
 # Tokens that a request needs for all that is looked at here: an interval of steps, or those of the gap.
 EXTRA_TOKENS = MAX_CHECKPOINT_INTERVAL + 8
 _GRAPHS = ("cuda_graphs", "async_scheduling")
@@ -35,7 +38,10 @@ def eager(config: EngineConfig) -> EngineConfig:
 
 
 def host_gap(run: Run) -> float | None:
-    """The share of some steps in which the GPU works at nothing; None on a CPU, or if the profiler sees no kernel."""
+    """The share of some steps in which the GPU waits for the host; None on a CPU, or if the profiler sees no kernel.
+
+    That is where nothing runs for longer than `SEAM`: between two kernels of a graph there is always a moment.
+    """
     if run.device.type != "cuda":
         return None
     with profile(activities=[ProfilerActivity.CUDA]) as found:
@@ -43,14 +49,15 @@ def host_gap(run: Run) -> float | None:
     spans = [(e.time_range.start, e.time_range.end) for e in found.events() if e.device_type == DeviceType.CUDA]
     if not spans:
         return None
-    return 1 - covered(spans) / (max(end for _, end in spans) - min(start for start, _ in spans))
+    return waits(spans, SEAM) / (max(end for _, end in spans) - min(start for start, _ in spans))
 
 
-def covered(spans: list[tuple[float, float]]) -> float:
-    """The length of the union of intervals."""
-    total, reached = 0.0, -float("inf")
+def waits(spans: list[tuple[float, float]], least: float) -> float:
+    """The length of all stretches of at least ``least`` between the first and the last that no interval covers."""
+    total, reached = 0.0, min(start for start, _ in spans)
     for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reached))
+        if start - reached >= least:
+            total += start - reached
         reached = max(reached, end)
     return total
 
@@ -71,16 +78,42 @@ def shares(run: Run) -> dict[str, float]:
         run.steps(run.engine.config.checkpoint_interval)
         wall = (time.perf_counter() - begin) * 1e6
     run.end()
-    spent = dict.fromkeys(kinds, 0.0)
-    total = 0.0 if on_gpu else wall
-    for event in found.events():
-        if event.name.startswith(_PREFIX):
-            if event.device_type == DeviceType.CPU:
-                spent[event.name.removeprefix(_PREFIX)] += event.device_time_total if on_gpu else event.cpu_time_total
-        elif on_gpu and event.device_type == DeviceType.CUDA:
-            total += event.time_range.elapsed_us()
-    if not total:
+    if not on_gpu:
+        spent = dict.fromkeys(kinds, 0.0)
+        for event in found.events():
+            if event.name.startswith(_PREFIX):
+                spent[event.name.removeprefix(_PREFIX)] += event.cpu_time_total
+        return _as_shares(spent, wall)
+    on_device = [event for event in found.events() if event.device_type == DeviceType.CUDA]
+    ranges = [
+        (event.time_range.start, event.time_range.end, event.name.removeprefix(_PREFIX))
+        for event in on_device
+        if event.name.startswith(_PREFIX)
+    ]
+    kernels = [(e.time_range.start, e.time_range.end) for e in on_device if not e.name.startswith(_PREFIX)]
+    if not kernels or not ranges:
         raise BackendError("the profiler sees no kernel on this GPU")
+    return _as_shares(attributed(ranges, kernels, kinds), sum(end - start for start, end in kernels))
+
+
+def attributed(
+    ranges: list[tuple[float, float, str]], kernels: list[tuple[float, float]], kinds: list[str]
+) -> dict[str, float]:
+    """The time of kernels by the range in which they start. ranges: start, end, kind; none overlaps another.
+
+    By time and not by who launched it: the profiler does not know that of every kernel.
+    """
+    ranges = sorted(ranges)
+    starts = [start for start, _, _ in ranges]
+    spent = dict.fromkeys(kinds, 0.0)
+    for start, end in kernels:
+        place = bisect_right(starts, start) - 1
+        if place >= 0 and start < ranges[place][1]:
+            spent[ranges[place][2]] += end - start
+    return spent
+
+
+def _as_shares(spent: dict[str, float], total: float) -> dict[str, float]:
     result = {kind: time_spent / total for kind, time_spent in spent.items()}
     return result | {REST: 1 - sum(result.values())}
 
