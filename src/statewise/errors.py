@@ -14,7 +14,7 @@
     └── IntegrityError                 the books of a pool do not balance: a bug of ours, never a user's mistake
 
 A user's mistake is a line that says what was given and what is possible. The command line prints that line
-and exits with 2; it shows a traceback only for what is not in this tree.
+and exits with 2; it shows a traceback only for what is not in this tree, and for what made the engine fail.
 """
 
 

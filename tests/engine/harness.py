@@ -32,8 +32,9 @@ def engine(*, slots=None, blocks=None, eos=(), model=MODEL, padded=(), **options
     config = EngineConfig.of(**(defaults | {"max_batch": 8, "max_batched_tokens": 64} | options))
     plan = make_plan(model.config, config)
     if slots is not None:
-        captured = graphs.sizes(slots) if plan.graph_sizes else ()
-        plan = dataclasses.replace(plan, slots=slots, graph_sizes=captured)
+        plan = dataclasses.replace(plan, slots=slots)
+        if plan.graph_sizes and plan.fixed_rows is None:
+            plan = dataclasses.replace(plan, graph_sizes=graphs.sizes(slots))
     if blocks is not None:
         longest = min(plan.max_context, blocks * plan.kv.block_size)
         plan = dataclasses.replace(plan, blocks=blocks, max_context=longest)

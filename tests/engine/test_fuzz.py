@@ -107,7 +107,7 @@ class Traffic(RuleBasedStateMachine):
         self.crowd.permute_slots(data.draw(st.permutations(range(self.crowd.plan.slots))))
 
     def teardown(self):
-        if not hasattr(self, "crowd"):
+        if not hasattr(self, "crowd") or self.crowd.has_failed:
             return
         drain(self.crowd)
         self.crowd.check_integrity()

@@ -5,11 +5,12 @@ import importlib
 import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
 from statewise import __version__
-from statewise.errors import StatewiseError
+from statewise.errors import EngineError, StatewiseError
 
 # name -> module with SUMMARY, add_arguments(parser) and run(arguments) -> exit code. Imported when asked for.
 COMMANDS = {
@@ -33,13 +34,20 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Returns 0, or 1 where it found a difference, or 2 for a user's mistake; 130 after Ctrl-C."""
+    """Run a command.
+
+    Returns 0, or 1 where it found a difference, 2 for a user's mistake, 3 for an engine that failed, 130 after Ctrl-C.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character gets an escape, not a traceback
             stream.reconfigure(errors="backslashreplace")
     parsed = build_parser().parse_args(arguments)
     try:
         return int(importlib.import_module(COMMANDS[parsed.command]).run(parsed))
+    except EngineError as error:  # nobody's mistake: where it came from is worth reporting
+        traceback.print_exception(error.__cause__)
+        print(f"statewise: error: {error}", file=sys.stderr)
+        return 3
     except StatewiseError as error:
         print(f"statewise: error: {error}", file=sys.stderr)
         return 2

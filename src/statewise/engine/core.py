@@ -58,6 +58,11 @@ class Engine:
         self._failure: str | None = None
 
     @property
+    def has_failed(self) -> bool:
+        """Whether a step has failed: it runs no more."""
+        return self._failure is not None
+
+    @property
     def has_work(self) -> bool:
         """Whether any request waits or runs."""
         return self.scheduler.has_work
@@ -210,7 +215,8 @@ class Engine:
             request.error = RequestError(f"lost, since the engine failed: {self._failure}")
         names = ", ".join(str(request.index) for request in lost[:20])
         more = f" and {len(lost) - 20} more" if len(lost) > 20 else ""
-        self._failure = f"a step failed, {len(lost)} requests are lost ({names}{more}): {self._failure}"
+        count = "1 request is" if len(lost) == 1 else f"{len(lost)} requests are"
+        self._failure = f"a step failed, {count} lost ({names}{more}): {self._failure}"
 
     def _push(self, request: Request, token: int) -> str | None:
         """Extend the text by ``token``. Returns why the request ends with it, or None."""
