@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from statewise.cli import main
+from statewise.config import EngineConfig
 from statewise.eval.drift import Way, measure, measured_at, ways
+from statewise.eval.drift_model import measure_model, texts_of
 from statewise.ops.backend import resolve
 from statewise.verify.target import Target, mixer
 
@@ -73,6 +75,44 @@ def test_the_command_prints_a_table_and_writes_what_it_measured(tmp_path, capsys
     ]
     assert [point["token"] for point in report["ways"][0]["drift"]] == [1, 2, 5, 10, 20, 50, 100, 150]
     assert (tmp_path / "drift.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_model_with_states_written_less_often_is_nearer_to_the_exact_one(demo_folder):
+    texts = texts_of(demo_folder, [["Two and two", "make four " * 20], ["Ten and ten", "make twenty " * 20]], 100)
+    found = ways([F32, BF16], [1, 4, 16])
+    with torch.inference_mode():
+        drifts = measure_model(demo_folder, found, texts, EngineConfig(), lambda _: None)
+    assert all([point.token for point in points] == measured_at(100) for points in drifts.values())
+    last = {way: points[-1] for way, points in drifts.items()}
+    for way in found[:3]:
+        assert 0 < last[way].state <= last[way].worst_head < 1e-4
+        assert last[way].logits < 1e-4
+        assert last[way].flips == 0
+    for stochastic in (False, True):
+        plain, *ours = (last[Way(BF16, window, stochastic)] for window in (1, 4, 16))
+        assert plain.state > ours[0].state > ours[1].state > 1e-4
+        assert plain.logits > ours[1].logits > 1e-5
+        assert plain.kl > ours[1].kl > 0
+
+
+def test_texts_that_are_too_short_are_refused(demo_folder):
+    with pytest.raises(ValueError, match="documents have 7 tokens, expected at least 8"):
+        texts_of(demo_folder, [["one two three"], ["one two"]], 8)
+
+
+def test_the_command_measures_the_logits_of_a_model(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    options = ["--tokens", "20", "--rows", "2", "--state-dtype", "bfloat16", "--checkpoint-interval", "1", "16"]
+    files = ["--json", str(tmp_path / "d.json"), "--plot", str(tmp_path / "d.png")]
+    assert main(["eval", "drift", "--model", "demo", *options, *files]) == 0
+    printed = capsys.readouterr().out
+    for title in ("relative error of the states after 20 tokens", "relative error of the logits, tokens 10 to 20"):
+        assert title in printed
+    report = json.loads((tmp_path / "d.json").read_text())
+    assert report["ways"][0]["drift"][-1].keys() == {"token", "state", "worst_head", "logits", "kl", "flips"}
+    assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["eval", "drift", "--model", "demo", "--rows", "99"]) == 2
+    assert "99 rows of 10000 tokens need 19899 problems; there are 10000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 """How far 16-bit and float32 states wander from float64 over thousands of tokens, by how often they are written.
 
-`statewise eval drift`. One mixer with random weights and inputs, the same for every way to keep its state.
+`statewise eval drift`. One mixer with random weights and inputs, the same for every way to keep its state; or, with
+--model, a whole model on solved word problems, and its logits too.
 """
 
 import argparse
 import json
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +20,29 @@ from rich.progress import Progress
 from rich.table import Table
 
 from statewise import __version__
-from statewise.cli.options import expect_writable
-from statewise.config import MAX_CHECKPOINT_INTERVAL
+from statewise.cli.options import add_model, expect_writable
+from statewise.config import MAX_CHECKPOINT_INTERVAL, EngineConfig
+from statewise.demo.questions import MAX_COUNT, word_problems
+from statewise.demo.shipped import FOLDER, NAME
+from statewise.engine.plan import make_plan
 from statewise.errors import ConfigError
+from statewise.eval.drift import measured_at
+from statewise.models.families import read_config
 
 if TYPE_CHECKING:
     from statewise.eval.drift import Drift, Way
+    from statewise.eval.drift_model import ModelDrift
     from statewise.verify.target import Target
 
 DTYPES = ("float32", "bfloat16", "float16")
 INTERVALS = (1, 4, 16, 64)
+FEWEST_TOKENS = 50  # of a solved word problem, on average over several, whatever the tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    add_model(what, "--model", "; then its logits are measured as well, in float32 activations")
+    what.add_argument(
         "--shape",
         default="nemotron-h-8b",
         metavar="NAME",
@@ -59,24 +70,95 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     _expect_possible(arguments)
-    from statewise.eval.drift import measure, ways
+    from statewise.eval.drift import ways
 
-    target = _target(arguments)
     found = ways([getattr(torch, name) for name in arguments.state_dtype], arguments.checkpoint_interval)
-    console = Console(width=None if sys.stdout.isatty() else 160)
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar, torch.inference_mode():
         task = bar.add_task("tokens", total=arguments.tokens)
         done: Callable[[int], None] = lambda token: bar.update(task, completed=token)  # noqa: E731
-        drifts = measure(target, found, arguments.tokens, arguments.rows, tuple(arguments.dt_range), done)
-    console.print(_table(drifts, arguments.checkpoint_interval, arguments.tokens))
+        if arguments.model:
+            measured = _measure_model(arguments, found, done)
+        else:
+            measured = _measure_mixer(arguments, found, done)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for title, cell in measured.columns.items():
+        console.print(title, highlight=False, soft_wrap=True)  # a table would wrap it to its own width
+        console.print(_table(measured.drifts, cell, arguments.checkpoint_interval))
     if arguments.json:
-        arguments.json.write_text(json.dumps(_report(arguments, target, drifts), indent=1) + "\n", encoding="utf-8")
+        report = _report(arguments, measured.backend, measured.drifts)
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if arguments.plot:
         from statewise.eval.drift_plot import plot
 
-        slowest = f"dt {arguments.dt_range[0]:g} to {arguments.dt_range[1]:g}"
-        plot(drifts, arguments.plot, f"state against float64, {target.shape}, {slowest}, {arguments.dtype} activations")
+        plot(measured.drifts, arguments.plot, measured.title, measured.plotted)
     return 0
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The drifts, by which backend, and how they are shown: tables by title with the text of a cell, a picture."""
+
+    drifts: "Mapping[Way, Sequence[Drift | ModelDrift]]"
+    backend: str
+    columns: Mapping[str, Callable[[Any], str]]
+    title: str
+    plotted: tuple[str, ...]
+
+
+def _measure_mixer(arguments: argparse.Namespace, found: "list[Way]", done: Callable[[int], None]) -> _Measured:
+    from statewise.eval.drift import measure
+
+    target = _target(arguments)
+    slowest = f"dt {arguments.dt_range[0]:g} to {arguments.dt_range[1]:g}"
+    title = f"relative error of the state after {arguments.tokens:,} tokens, over all heads (and of the worst head)"
+    return _Measured(
+        measure(target, found, arguments.tokens, arguments.rows, tuple(arguments.dt_range), done),
+        target.tested.name,
+        {title: _state_cell},
+        f"state against float64, {target.shape}, {slowest}, {arguments.dtype} activations",
+        ("state",),
+    )
+
+
+def _measure_model(arguments: argparse.Namespace, found: "list[Way]", done: Callable[[int], None]) -> _Measured:
+    from statewise.eval.drift_model import measure_model, texts_of
+
+    folder, tokens = arguments.model, arguments.tokens
+    config = EngineConfig(backend=arguments.backend, device=arguments.device, max_batch=arguments.rows)
+    plan = make_plan(read_config(folder), config)
+    print(f"backend   {plan.backend_reason}", file=sys.stderr)
+    texts = texts_of(folder, _documents(arguments.rows, tokens), tokens)
+    drifts = measure_model(folder, found, texts, config, done)
+    points = measured_at(tokens)
+    since = f"tokens {[0, *points][-2]:,} to {tokens:,}"
+    return _Measured(
+        drifts,
+        plan.backend,
+        {
+            f"relative error of the states after {tokens:,} tokens, over all layers and heads (and of the worst)": (
+                _state_cell
+            ),
+            f"relative error of the logits, {since}": lambda point: f"{point.logits:.1e}",
+            f"divergence from the exact next token in nats (likeliest token is another), {since}": (
+                lambda point: f"{point.kl:.1e} ({point.flips:.2%})"
+            ),
+        },
+        f"{arguments.rows} texts against float64, {folder.name if folder != FOLDER else NAME}, float32 activations",
+        ("state", "logits"),
+    )
+
+
+def _documents(rows: int, tokens: int) -> list[list[str]]:
+    """Solved problems that were never trained on, different ones for every row, certainly enough of them."""
+    each = tokens // FEWEST_TOKENS + 1
+    if rows * each > MAX_COUNT:
+        raise ConfigError(f"{rows} rows of {tokens} tokens need {rows * each} problems; there are {MAX_COUNT}")
+    solved = [f"{problem.prompt} {problem.answer}" for problem in word_problems(rows * each)]
+    return [solved[row * each : (row + 1) * each] for row in range(rows)]
+
+
+def _state_cell(point: Any) -> str:
+    return f"{point.state:.1e} ({point.worst_head:.1e})"
 
 
 def _expect_possible(arguments: argparse.Namespace) -> None:
@@ -114,20 +196,22 @@ def _target(arguments: argparse.Namespace) -> "Target":
     return target.with_ops(ops)
 
 
-def _table(drifts: "dict[Way, list[Drift]]", intervals: list[int], tokens: int) -> Table:
-    title = f"relative error of the state after {tokens:,} tokens, over all heads (and of the worst head)"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+def _table(
+    drifts: "Mapping[Way, Sequence[Drift | ModelDrift]]", cell: Callable[[Any], str], intervals: list[int]
+) -> Table:
+    table = Table(box=SIMPLE_HEAD)
     table.add_column("state", no_wrap=True)
     for interval in intervals:
         table.add_column("plain" if interval == 1 else f"W {interval}", justify="right", no_wrap=True)
     last = {(way.name, way.window): points[-1] for way, points in drifts.items()}
     for name in dict.fromkeys(way.name for way in drifts):
-        points = [last[name, interval] for interval in intervals]
-        table.add_row(name, *(f"{point.state:.1e} ({point.worst_head:.1e})" for point in points))
+        table.add_row(name, *(cell(last[name, interval]) for interval in intervals))
     return table
 
 
-def _report(arguments: argparse.Namespace, target: "Target", drifts: "dict[Way, list[Drift]]") -> dict[str, Any]:
+def _report(
+    arguments: argparse.Namespace, backend: str, drifts: "Mapping[Way, Sequence[Drift | ModelDrift]]"
+) -> dict[str, Any]:
     options = {
         k: str(v) if isinstance(v, Path) else v for k, v in vars(arguments).items() if k not in ("command", "what")
     }
@@ -135,8 +219,8 @@ def _report(arguments: argparse.Namespace, target: "Target", drifts: "dict[Way, 
         "statewise": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "device": torch.cuda.get_device_name() if target.device.type == "cuda" else platform.machine(),
-        "backend": target.tested.name,
+        "device": torch.cuda.get_device_name() if arguments.device == "cuda" else platform.machine(),
+        "backend": backend,
         "options": options,
         "ways": [
             {

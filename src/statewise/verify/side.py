@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statewise.cache.mamba import MambaPool
+from statewise.cache.mamba import MambaLayerCache, MambaPool
 from statewise.cache.spec import MambaSpec
 from statewise.ops import move_slots
 from statewise.ops.backend import Ops
@@ -155,26 +155,8 @@ class Side:
             getattr(self.pool, name)[slots] = saved[name]
 
     def state_now(self, slots: Tensor) -> Tensor:
-        """The states with their pending rows folded in, (n, H, P, N), float64: what a request has, whatever W is."""
-        m, cache, rows = self.target.mamba, self.cache, self.spec.ring_rows
-        state = cache.state[slots].double()
-        if rows == 0:
-            return state
-        n, age = len(slots), torch.arange(rows, device=slots.device)
-        start, live = cache.ring_start[slots].long(), cache.pending[slots].long()
-        place, is_live = (start[:, None] + age) % rows, age < live[:, None]  # (n, R), oldest first
-
-        def ordered(ring: Tensor) -> Tensor:  # (n, H or G, R, ...), zeros where dead
-            kept = ring[slots[:, None], :, place].double()
-            return torch.where(is_live.view(n, rows, *[1] * (kept.dim() - 2)), kept, 0).movedim(1, 2)
-
-        dt = ordered(cache.dt_ring)
-        total = (self.weights["A"].double()[:, None] * dt).cumsum(-1)
-        last = total[..., -1:]
-        x = ordered(cache.x_ring) * ((last - total).exp() * dt)[..., None]
-        x = x.view(n, m.groups, -1, rows, m.head_dim)
-        added = x.mT @ ordered(cache.B_ring)[:, :, None]
-        return last.exp()[..., None] * state + added.view_as(state)
+        """`folded_state` of these slots."""
+        return folded_state(self.cache, self.weights["A"].double(), slots)
 
     def _scratch_of(self, rows: int) -> Scratch | None:
         """One for all steps, as the runner has it; grows when a larger batch comes."""
@@ -185,6 +167,33 @@ class Side:
             shape = (rows, m.heads, m.head_dim, m.groups, m.state_size, window)
             self._scratch = Scratch.allocate(*shape, self.dtype, self.target.device)
         return self._scratch
+
+
+def folded_state(cache: MambaLayerCache, A: Tensor, slots: Tensor) -> Tensor:
+    """The states with their pending rows folded in, (n, H, P, N), float64: what a request has, whatever W is.
+
+    A: (H,), float64.
+    """
+    state = cache.state[slots].double()
+    n, rows = len(slots), cache.B_ring.shape[2]
+    if rows == 0:
+        return state
+    age = torch.arange(rows, device=slots.device)
+    start, live = cache.ring_start[slots].long(), cache.pending[slots].long()
+    place, is_live = (start[:, None] + age) % rows, age < live[:, None]  # (n, R), oldest first
+
+    def ordered(ring: Tensor) -> Tensor:  # (n, H or G, R, ...), zeros where dead
+        kept = ring[slots[:, None], :, place].double()
+        return torch.where(is_live.view(n, rows, *[1] * (kept.dim() - 2)), kept, 0).movedim(1, 2)
+
+    dt = ordered(cache.dt_ring)
+    total = (A[:, None] * dt).cumsum(-1)
+    last = total[..., -1:]
+    x = ordered(cache.x_ring) * ((last - total).exp() * dt)[..., None]
+    B = ordered(cache.B_ring)
+    x = x.view(n, B.shape[1], -1, rows, x.shape[-1])
+    added = x.mT @ B[:, :, None]
+    return last.exp()[..., None] * state + added.view_as(state)
 
 
 def same_bits(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
