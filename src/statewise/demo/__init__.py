@@ -1,5 +1,5 @@
-"""Data and weights to try the package with, made on the spot: nothing is downloaded.
+"""Data and weights to try the package with: nothing is downloaded.
 
-`questions` generates arithmetic word problems in GSM8K's form; `checkpoint` writes a tiny untrained hybrid
-model.
+`questions` generates arithmetic word problems in GSM8K's form; `shipped` knows the model that was trained on them, in
+`model`; `checkpoint` writes a tiny untrained one, for tests.
 """
