@@ -56,3 +56,18 @@ def test_what_may_become_a_stop_string_is_held_back():
         shown.append(stream.text[: stream.settled])
     assert shown == ["a", "a ", "a ", "a ", "a EN ", "a EN ", "a EN ", "a EN "]
     assert stream.stopped
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 255), max_size=40), st.sets(st.integers(0, 40)))
+def test_when_the_text_is_read_does_not_matter(ids, reads):
+    stream, often = TextStream(TOKENIZER), TextStream(TOKENIZER)
+    for i, token in enumerate(ids):
+        stream.push(token)
+        often.push(token)
+        shown = often.text
+        if i in reads:
+            assert stream.text == shown
+    stream.finish()
+    often.finish()
+    assert stream.text == often.text == TOKENIZER.decode(ids)

@@ -102,7 +102,7 @@ class LLM:
         on_finish: called with each output as it ends. A prompt that cannot be served ends alone, with ``error`` set.
         """
         outputs: dict[int, RequestOutput] = {}
-        for piece in self.stream(prompts, params):
+        for piece in self._stream(*self._paired(prompts, params), in_pieces=False):
             if piece.output is not None:
                 outputs[piece.index] = piece.output
                 if on_finish is not None:
@@ -117,15 +117,21 @@ class LLM:
         A piece never holds half a character, nor text that may yet turn out to be a stop string. Several streams of one
         LLM may be open at once; their requests share its batches.
         """
+        return self._stream(*self._paired(prompts, params), in_pieces=True)
+
+    def _paired(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> tuple[list[Prompt], list[SamplingParams]]:
         listed = _as_list(prompts)
         each = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(listed)
         if not all(isinstance(wanted, SamplingParams) for wanted in each):
             raise ConfigError(f"params is {params!r:.60}, expected SamplingParams, one or one a prompt")
         if len(each) != len(listed):
             raise ConfigError(f"{len(listed)} prompts are given with {len(each)} sampling parameters")
-        return self._stream(listed, each)
+        return listed, each
 
-    def _stream(self, prompts: list[Prompt], params: list[SamplingParams]) -> Iterator[StreamPiece]:
+    def _stream(self, prompts: list[Prompt], params: list[SamplingParams], in_pieces: bool) -> Iterator[StreamPiece]:
+        """in_pieces False: only whole outputs, and no text is decoded before its end."""
         sent: dict[Request, int] = {}  # characters yielded, of the requests of this stream that have not ended
         news: dict[Request, None] = {}  # those that have changed; another stream's steps may add to it
         try:
@@ -145,6 +151,8 @@ class LLM:
                     request = next(iter(news))
                     del news[request]
                     done = request.phase is Phase.FINISHED
+                    if not (done or in_pieces):
+                        continue
                     upto = len(request.text.text) if done else request.text.settled
                     piece, sent[request] = request.text.text[sent[request] : upto], upto
                     if done:
