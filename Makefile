@@ -10,7 +10,7 @@ WORKERS ?= auto
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.run  ## plain against checkpointed decoding on a built-in model
+demo: $(VENV)/.run  ## plain against checkpointed decoding, with scores, on the trained model in the package
 	$(BIN)/statewise demo
 
 test: $(VENV)/.dev  ## all tests; those that need a GPU or GSM8K's files skip where there is none
