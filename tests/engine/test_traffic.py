@@ -7,6 +7,7 @@ every free.
 import random
 
 import pytest
+import torch
 
 from statewise.cache.window import predicted_replays, predicted_writes
 from statewise.engine.request import Phase, SamplingParams
@@ -121,3 +122,20 @@ def test_the_reference_ops_serve_the_same_tokens():
     prompts = random_prompts(2, seed=9, longest=6)
     for prompt, request in zip(prompts, run(slow, prompts, [greedy(max_tokens=8)] * 2), strict=True):
         assert request.output == alone(prompt, greedy(max_tokens=8))[0]
+
+
+def test_a_warm_up_leaves_nothing_behind(monkeypatch):
+    """What a GPU runs before its first step, on the CPU."""
+    from statewise.engine import runner
+
+    monkeypatch.setattr(runner, "WARM_UP", ((1, 5), (3, 4)))
+    built = engine()
+    pools = [built.runner.caches.mamba.state, built.runner.caches.mamba.conv_window, built.runner.caches.kv.pool]
+    before = [pool.clone() for pool in pools]
+    built.runner.warm_up()
+    for pool, was in zip(pools, before, strict=True):
+        torch.testing.assert_close(pool, was, rtol=0, atol=0, equal_nan=True)
+    assert built.counters.decode_rows == built.counters.prefill_tokens == 0
+    prompts = random_prompts(2, seed=6)
+    for prompt, request in zip(prompts, run(built, prompts, [greedy()] * 2), strict=True):
+        assert request.output == alone(prompt, greedy())[0]

@@ -1,9 +1,13 @@
-"""CUDA graphs of whole decode steps, at a few sizes."""
+"""CUDA graphs of whole decode steps: at which sizes, what they take, and the capture."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import torch
+
+from statewise.config import EngineConfig, ModelConfig
+from statewise.errors import ConfigError
+from statewise.ops.backend import Ops
 
 Result = TypeVar("Result")
 
@@ -14,6 +18,30 @@ def sizes(most: int) -> tuple[int, ...]:
     while found[-1] < most:
         found.append(found[-1] + max(4, min(64, 1 << max(0, found[-1].bit_length() - 2))))
     return (*(size for size in found if size < most), most)
+
+
+def obstacle(config: EngineConfig, ops: Ops) -> str | None:
+    """Why no decode step is captured as a CUDA graph, or None. Raises ConfigError if that is asked for."""
+    device, why = torch.device(config.device), None
+    if device.type != "cuda":
+        why = f"the device is {device.type}"
+    elif not ops.capturable:
+        why = f"the {ops.name} backend waits for the host"
+    if config.cuda_graphs and why:
+        raise ConfigError(f"cuda_graphs is on, but {why}")
+    return "none: turned off" if config.cuda_graphs is False else why and f"none: {why}"
+
+
+def activation_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
+    """About what a row's way through the layers allocates at once: the residual twice, norms, and the widest layer."""
+    mamba, widths = model.mamba, [0]
+    if model.mlp is not None:
+        widths.append(3 * model.mlp.inner_size)
+    if model.attention is not None:
+        widths.append(2 * (model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_dim)
+    widths.append(2 * mamba.inner_size + mamba.conv_channels + mamba.heads)
+    residual = torch.float32.itemsize if model.residual_in_fp32 else dtype.itemsize
+    return 2 * model.hidden_size * (residual + dtype.itemsize) + max(widths) * dtype.itemsize
 
 
 class DecodeGraphs(Generic[Result]):

@@ -217,9 +217,9 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         attention_heads=model.attention.heads if model.attention else 0,
         fixed_rows=fixed.rows_of(ops.name, device_of(config)) if config.deterministic else None,
     )
-    why_none = _graph_obstacle(config, ops)
+    why_none = graphs.obstacle(config, ops)
     if why_none is None:
-        plan = replace(plan, graph_row_bytes=_activation_bytes(model, dtype))
+        plan = replace(plan, graph_row_bytes=graphs.activation_bytes(model, dtype))
     slots, blocks = split(config, budget, plan.costs, kv, longest)
     if kv.layers:
         longest = min(longest or blocks * kv.block_size, blocks * kv.block_size)
@@ -230,30 +230,6 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         about = format_bytes((plan.fixed_rows or slots) * plan.graph_row_bytes)
         why_none = f"{len(captured)} decode steps, of {captured[0]} to {captured[-1]} rows, about {about}"
     return replace(plan, slots=slots, blocks=blocks, max_context=longest, graph_sizes=captured, graph_reason=why_none)
-
-
-def _graph_obstacle(config: EngineConfig, ops: Ops) -> str | None:
-    """Why no decode step is captured as a CUDA graph, or None. Raises ConfigError if that is asked for."""
-    device, obstacle = device_of(config), None
-    if device.type != "cuda":
-        obstacle = f"the device is {device.type}"
-    elif not ops.capturable:
-        obstacle = f"the {ops.name} backend waits for the host"
-    if config.cuda_graphs and obstacle:
-        raise ConfigError(f"cuda_graphs is on, but {obstacle}")
-    return "none: turned off" if config.cuda_graphs is False else obstacle and f"none: {obstacle}"
-
-
-def _activation_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
-    """About what a row's way through the layers allocates at once: the residual twice, norms, and the widest layer."""
-    mamba, widths = model.mamba, [0]
-    if model.mlp is not None:
-        widths.append(3 * model.mlp.inner_size)
-    if model.attention is not None:
-        widths.append(2 * (model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_dim)
-    widths.append(2 * mamba.inner_size + mamba.conv_channels + mamba.heads)
-    residual = torch.float32.itemsize if model.residual_in_fp32 else dtype.itemsize
-    return 2 * model.hidden_size * (residual + dtype.itemsize) + max(widths) * dtype.itemsize
 
 
 def needs_of(model: ModelConfig, config: EngineConfig) -> Needs:

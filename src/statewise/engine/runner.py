@@ -30,6 +30,8 @@ from statewise.ops.paged_attention.scratch import Scratch as AttentionScratch
 
 # The seed of the first step's stochastic rounding; each step adds one. Fixed, so that a run repeats itself.
 FIRST_RAND_SEED = 0
+# Prompts that kernels are compiled for at the start: how many, and their tokens. One alone is cut in another way.
+WARM_UP = ((1, 64), (8, 64), (1, 1024))
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class Runner:
         self._padded = self._graph_steps = 0
         # On the device, so that counting never waits for it: states written, ring rows replayed.
         self._counts = torch.zeros(COUNTERS, dtype=torch.int64, device=device)
+        if device.type == "cuda":
+            self.warm_up()
         self._graphs = self._capture() if plan.graph_sizes and device.type == "cuda" else None
         self.make(Changes(freed_slots=list(range(plan.slots))))
 
@@ -182,6 +186,13 @@ class Runner:
         self._advance(batch.decode_slots)
         self._reset(batch.prefill_slots[: len(rows)])
         return Output(logits, likeliest, slots, score_prompts(self.model, step, hidden))
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Compile what prompts launch, by rows without a slot: they leave nothing behind."""
+        for count, length in WARM_UP:
+            filler = Row([0] * length, 0, -1, [0] * self.plan.kv.blocks_for(length), wants_logits=False)
+            self._mixed(Step(), *[filler] * count)
 
     def _capture(self) -> DecodeGraphs[Tensor]:
         with torch.inference_mode():

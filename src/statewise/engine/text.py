@@ -31,9 +31,9 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 class TextStream:
     """The text of one request. ``push`` tokens; ``text`` grows; ``stopped`` once a stop string has appeared.
 
-    Without stop strings nothing is decoded before somebody asks for the text. Decoding is incremental over a short tail, as in Hugging Face's text-generation-inference: a token's text can
-    depend on the token before it, so the tail since the last finished character is decoded with and without the
-    newcomers.
+    Without stop strings nothing is decoded before somebody asks for the text. Decoding is incremental over a short
+    tail, as in Hugging Face's text-generation-inference: a token's text can depend on the token before it, so the tail
+    since the last finished character is decoded with and without the newcomers.
     """
 
     def __init__(self, decoder: Decoder, stop: Sequence[str] = (), min_tokens: int = 0):
