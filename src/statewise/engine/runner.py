@@ -82,9 +82,12 @@ class Runner:
         self._padded = self._graph_steps = 0
         # On the device, so that counting never waits for it: states written, ring rows replayed.
         self._counts = torch.zeros(COUNTERS, dtype=torch.int64, device=device)
+        self._graphs = None
         if device.type == "cuda":
             self.warm_up()
-        self._graphs = self._capture() if plan.graph_sizes and device.type == "cuda" else None
+            self._graphs = self._capture() if plan.graph_sizes else None
+            if self._rand_seed is not None:
+                self._rand_seed.fill_(FIRST_RAND_SEED)
         self.make(Changes(freed_slots=list(range(plan.slots))))
 
     @torch.inference_mode()
@@ -198,10 +201,7 @@ class Runner:
         with torch.inference_mode():
             self._buffers.fill([], self.plan.pass_rows)
             torch.cuda.synchronize(self.device)
-            graphs = DecodeGraphs(lambda size: self._decode(size, self.plan.table), self.plan.graph_sizes)
-            if self._rand_seed is not None:
-                self._rand_seed.fill_(FIRST_RAND_SEED)
-        return graphs
+            return DecodeGraphs(lambda size: self._decode(size, self.plan.table), self.plan.graph_sizes)
 
     def _advance(self, slots: Tensor) -> None:
         """Move the trackers of decode rows and the seed, once a step for all layers."""
