@@ -130,7 +130,7 @@ def test_generate_takes_biases(capsys, demo_folder):
 EVERY = [
     *sorted(COMMANDS.keys() - {"bench", "eval"}),
     *(f"bench {what}" for what in ("op", "mixer", "prefill", "decode")),
-    *(f"eval {what}" for what in ("gsm8k", "word-problems")),
+    *(f"eval {what}" for what in ("gsm8k", "word-problems", "drift")),
 ]
 
 

@@ -111,6 +111,8 @@ def test_the_command_measures_the_logits_of_a_model(tmp_path, capsys):
     report = json.loads((tmp_path / "d.json").read_text())
     assert report["ways"][0]["drift"][-1].keys() == {"token", "state", "worst_head", "logits", "kl", "flips"}
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["eval", "drift", "--model", "demo", "--dtype", "bfloat16"]) == 2
+    assert "dt_range and dtype are for a mixer with random weights" in capsys.readouterr().err
     assert main(["eval", "drift", "--model", "demo", "--rows", "99"]) == 2
     assert "99 rows of 10000 tokens need 19899 problems; there are 10000" in capsys.readouterr().err
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16", "float16")
 INTERVALS = (1, 4, 16, 64)
+DT_RANGE = (1e-3, 1e-1)
 FEWEST_TOKENS = 50  # of a solved word problem, on average over several, whatever the tokenizer
 
 
@@ -58,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dt-range",
         type=float,
         nargs=2,
-        default=[1e-3, 1e-1],
         metavar=("LOW", "HIGH"),
         help="time steps of the heads; the smaller, the longer they remember (default 0.001 0.1, Mamba-2's own)",
     )
@@ -168,6 +168,9 @@ def _expect_possible(arguments: argparse.Namespace) -> None:
     for interval in arguments.checkpoint_interval:
         if not 1 <= interval <= MAX_CHECKPOINT_INTERVAL:
             raise ConfigError(f"checkpoint_interval is {interval}, expected 1 to {MAX_CHECKPOINT_INTERVAL}")
+    if arguments.model and (arguments.dt_range or arguments.dtype != "float32"):
+        raise ConfigError("dt_range and dtype are for a mixer with random weights; a model has its own and float32")
+    arguments.dt_range = arguments.dt_range or list(DT_RANGE)
     low, high = arguments.dt_range
     if not 0 < low <= high:
         raise ConfigError(f"dt_range is {low:g} to {high:g}, expected two positive numbers, the smaller first")
