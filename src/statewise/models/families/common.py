@@ -1,4 +1,4 @@
-"""The model families: one entry an architecture, read from a Hugging Face ``config.json``."""
+"""What all families share: ``config.json`` with errors that name the file, and the fields that they name alike."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from statewise.config import AttentionConfig, MambaConfig, MLPConfig, ModelConfig, is_int
+from statewise.config import MambaConfig, ModelConfig, is_int
 from statewise.errors import CheckpointError, UnsupportedModelError
 
 
@@ -58,7 +58,7 @@ class Family:
     prefix: str = "backbone."
 
 
-def _shared(hf: HFConfig, architecture: str, pattern: tuple[str, ...]) -> dict[str, Any]:
+def shared_fields(hf: HFConfig, architecture: str, pattern: tuple[str, ...]) -> dict[str, Any]:
     """The fields that every family names alike."""
     dtype = str(hf.get("dtype", hf.get("torch_dtype", "float32"))).removeprefix("torch.")
     if dtype not in ("float32", "bfloat16", "float16"):
@@ -102,7 +102,8 @@ def _limit(hf: HFConfig) -> tuple[float, float]:
     return low, high
 
 
-def _mamba(hf: HFConfig, heads: str, head_dim: str, state_size: str, bias: str) -> MambaConfig:
+def mamba_config(hf: HFConfig, heads: str, head_dim: str, state_size: str, bias: str) -> MambaConfig:
+    """The mixer, from the fields with these names and those that every family names alike."""
     mamba = MambaConfig(
         heads=hf.size(heads),
         head_dim=hf.size(head_dim),
@@ -116,84 +117,3 @@ def _mamba(hf: HFConfig, heads: str, head_dim: str, state_size: str, bias: str) 
     if mamba.heads % mamba.groups:
         raise CheckpointError(f"{hf.path}: {mamba.heads} Mamba heads do not divide into {mamba.groups} groups")
     return mamba
-
-
-def _read_mamba2(hf: HFConfig) -> ModelConfig:
-    hf.expect("hidden_act", "silu")
-    mamba = _mamba(hf, "num_heads", "head_dim", "state_size", "use_bias")
-    expected = int(hf.get("expand", 2) * hf.size("hidden_size"))
-    if mamba.inner_size != expected:
-        raise CheckpointError(
-            f"{hf.path}: num_heads * head_dim is {mamba.inner_size}, but expand * hidden_size is {expected}"
-        )
-    shared = _shared(hf, "Mamba2ForCausalLM", ("mamba",) * hf.size("num_hidden_layers"))
-    return ModelConfig(**shared, mamba=mamba, attention=None, mlp=None)
-
-
-_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-_TYPES = {"linear_attention": "mamba", "mamba": "mamba", "full_attention": "attention", "attention": "attention"}
-
-
-def _nemotron_pattern(hf: HFConfig) -> tuple[str, ...]:
-    """Layer kinds from ``hybrid_override_pattern`` (released files) or ``layers_block_type`` (transformers 5)."""
-    letters, types = hf.get("hybrid_override_pattern"), hf.get("layers_block_type", hf.get("layer_types"))
-    if letters is None and types is None:
-        raise CheckpointError(f"{hf.path} has neither 'hybrid_override_pattern' nor 'layers_block_type'")
-    kinds = [_LETTERS.get(x, x) for x in letters] if letters is not None else [_TYPES.get(x, x) for x in types]
-    for index, kind in enumerate(kinds):
-        if kind not in ("mamba", "attention", "mlp"):
-            raise UnsupportedModelError(
-                f"{hf.path}: layer {index} is of kind {kind!r}; supported are mamba, attention and mlp"
-            )
-    if letters is not None and hf.get("num_hidden_layers", len(kinds)) != len(kinds):
-        said = hf.get("num_hidden_layers")
-        raise CheckpointError(f"{hf.path}: num_hidden_layers is {said}, but the pattern has {len(kinds)} layers")
-    return tuple(kinds)
-
-
-def _read_nemotron_h(hf: HFConfig) -> ModelConfig:
-    hf.expect("mamba_hidden_act", "silu")
-    hf.expect("mlp_hidden_act", "relu2")
-    hf.expect("attention_bias", False)
-    hf.expect("sliding_window", None)
-    pattern = _nemotron_pattern(hf)
-    heads = hf.size("num_attention_heads")
-    attention = AttentionConfig(
-        heads=heads,
-        kv_heads=hf.size("num_key_value_heads", heads),
-        head_dim=hf.size("head_dim", hf.get("attention_head_dim", hf.size("hidden_size") // heads)),
-    )
-    if attention.heads % attention.kv_heads:
-        raise CheckpointError(f"{hf.path}: {heads} attention heads do not divide among {attention.kv_heads} KV heads")
-    return ModelConfig(
-        **_shared(hf, "NemotronHForCausalLM", pattern),
-        mamba=_mamba(hf, "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "use_bias"),
-        attention=attention if "attention" in pattern else None,
-        mlp=MLPConfig(inner_size=hf.size("intermediate_size"), bias=bool(hf.get("mlp_bias", False))),
-    )
-
-
-FAMILIES = {
-    "Mamba2ForCausalLM": Family(_read_mamba2),
-    "NemotronHForCausalLM": Family(_read_nemotron_h),
-}
-
-
-def read_config(folder: Path) -> ModelConfig:
-    """The model that ``folder/config.json`` describes.
-
-    Raises CheckpointError for a missing folder or file or an impossible field, UnsupportedModelError for a family
-    or layer kind that is not implemented.
-    """
-    hf = HFConfig(folder / "config.json")
-    architectures = hf.get("architectures", [])
-    if not isinstance(architectures, list):
-        raise CheckpointError(f"{hf.path}: architectures is {architectures!r:.60}, expected a list of names")
-    for architecture in map(str, architectures):
-        if architecture in FAMILIES:
-            try:
-                return FAMILIES[architecture].read(hf)
-            except (TypeError, ValueError, AttributeError, OverflowError) as error:
-                raise CheckpointError(f"{hf.path} has a field of a wrong kind: {error}") from error
-    given = ", ".join(map(str, architectures)) or hf.get("model_type", "nothing")
-    raise UnsupportedModelError(f"{hf.path}: family {given} is not supported; supported are {', '.join(FAMILIES)}")
