@@ -109,6 +109,7 @@ def build(rest: Ops, needs: Needs, device: torch.device) -> Ops:
         gated_rms_norm=rest.gated_rms_norm,
         add_rms_norm=rest.add_rms_norm,
         advance_trackers=rest.advance_trackers,
+        apply_rope=rest.apply_rope,
         paged_attention_step=rest.paged_attention_step,
         paged_attention_prefill=rest.paged_attention_prefill,
         store_kv=rest.store_kv,

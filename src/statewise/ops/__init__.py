@@ -2,6 +2,7 @@
 
 from statewise.ops.add_rms_norm import add_rms_norm
 from statewise.ops.advance_trackers import advance_trackers
+from statewise.ops.apply_rope import apply_rope
 from statewise.ops.causal_conv import causal_conv_prefill, causal_conv_step
 from statewise.ops.checkpointed_step import checkpointed_step
 from statewise.ops.gated_rms_norm import gated_rms_norm
@@ -14,6 +15,7 @@ from statewise.ops.state_step import state_step
 __all__ = [
     "add_rms_norm",
     "advance_trackers",
+    "apply_rope",
     "causal_conv_prefill",
     "causal_conv_step",
     "checkpointed_step",

@@ -47,6 +47,7 @@ class Ops:
     add_rms_norm: Callable[..., tuple[Tensor, Tensor]]
     mixer_step: Callable[..., Tensor]
     advance_trackers: Callable[..., None]
+    apply_rope: Callable[..., None]
     paged_attention_step: Callable[..., Tensor]
     paged_attention_prefill: Callable[..., Tensor]
     store_kv: Callable[..., None]
@@ -166,6 +167,7 @@ def _bind(name: str, device: torch.device) -> Ops:
         add_rms_norm=partial(ops.add_rms_norm, backend=name),
         mixer_step=partial(ops.mixer_step, backend=name),
         advance_trackers=partial(ops.advance_trackers, backend=name),
+        apply_rope=partial(ops.apply_rope, backend=name),
         paged_attention_step=partial(ops.paged_attention_step, backend=name),
         paged_attention_prefill=partial(ops.paged_attention_prefill, backend=name),
         store_kv=partial(ops.store_kv, backend=name),
