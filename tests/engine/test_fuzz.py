@@ -32,6 +32,7 @@ KINDS = {
 }
 PATTERN = ("mamba", "attention", "mlp", "mamba")
 ON_CPU: dict = {}
+FIXED = {"deterministic": True, "max_batched_tokens": 80}
 ON_GPU = {"device": "cuda", "backend": "triton", "dtype": "float32", "state_dtype": "float32"}
 _alone: dict = {}
 
@@ -136,6 +137,15 @@ class Traffic(RuleBasedStateMachine):
             assert (request.output, request.finish_reason) == (tokens, reason)
 
 
+class TrafficOfFixedShapes(Traffic):
+    """With ``deterministic``."""
+
+    platform = FIXED
+
+    def padding(self, padded):
+        return {}
+
+
 class TrafficOnGPU(Traffic):
     """In float32 on the kernels, with graphs. Tokens may part where two logits are as good as equal."""
 
@@ -178,6 +188,10 @@ def _fuzz(machine, few):
 
 def test_tokens_do_not_depend_on_what_happens_around_them():
     _fuzz(Traffic, 40)
+
+
+def test_nor_do_they_in_steps_of_fixed_shapes():
+    _fuzz(TrafficOfFixedShapes, 8)
 
 
 @pytest.mark.gpu

@@ -65,6 +65,26 @@ def test_a_prefill_goes_on_where_it_was():
     assert built.counters.prefill_tokens == len(prompt)
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_a_prefill_of_what_was_generated_before_stays_a_prefill(chunks):
+    """First recomputed, since the host is full, then swapped out half way: no decode row, though it has output."""
+    built = engine(preempt="swap", max_batched_tokens=8, checkpoint_interval=3)
+    request = built.submit(PROMPT, greedy(max_tokens=24), LETTERS)
+    for _ in range(18):
+        built.step()
+    limit, built.scheduler._room.limit = built.scheduler._room.limit, 1
+    built.scheduler.preempt(request)
+    built.scheduler._room.limit = limit
+    for _ in range(chunks):
+        built.step()
+    assert request.computed == 8 * chunks
+    built.scheduler.preempt(request)
+    assert request.kept is Phase.PREFILL
+    drain(built)
+    assert request.output == alone(PROMPT, greedy(max_tokens=24))[0]
+    assert (built.counters.swaps_refused, built.counters.swaps_in) == (1, 1)
+
+
 def test_a_full_host_means_recompute_and_a_counter_says_so():
     options = {"checkpoint_interval": 4, "max_batch": 6, "max_batched_tokens": 8, "blocks": 12}
     one = engine(**options).plan.mamba.bytes_per_slot + 2000

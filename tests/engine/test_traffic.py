@@ -5,6 +5,7 @@ every free.
 """
 
 import random
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -100,7 +101,10 @@ def test_state_writes_are_those_that_the_rule_predicts(interval):
     assert counters.state_writes == seen == sum(predicted_writes(n, interval) for n in steps)
     assert counters.replayed_rows == sum(predicted_replays(n, interval) for n in steps)
     assert counters.decode_rows == sum(steps)
+    assert counters.pending_depth == counters.replayed_rows / sum(steps)
     spec = crowd.plan.mamba
+    row = spec.ring_row_bytes if interval > 1 else 0
+    assert counters.state_bytes_written == sum(steps) * (spec.conv_window_bytes + row) + seen * spec.state_bytes
     assert counters.state_bytes_moved == spec.bytes_moved(
         steps=sum(steps), state_writes=seen, replayed=counters.replayed_rows
     )
@@ -139,3 +143,27 @@ def test_a_warm_up_leaves_nothing_behind(monkeypatch):
     prompts = random_prompts(2, seed=6)
     for prompt, request in zip(prompts, run(built, prompts, [greedy()] * 2), strict=True):
         assert request.output == alone(prompt, greedy())[0]
+
+
+def test_the_phases_of_a_step_are_marked():
+    """With ``nvtx`` each is a range; here a list takes their place."""
+    crowd, marked = engine(), []
+
+    def phase(name):
+        marked.append(name)
+        return nullcontext()
+
+    crowd._phase = crowd.runner._phase = phase
+    run(crowd, [[1, 2, 3]], [greedy(max_tokens=2)])
+    assert marked == [
+        "schedule",
+        "move",
+        "prefill",
+        "sample",
+        "collect",
+        "schedule",
+        "move",
+        "decode",
+        "sample",
+        "collect",
+    ]
