@@ -15,8 +15,8 @@ from statewise.engine.request import Request
 from statewise.layers.batch import Batch
 
 # The rows of a page; a column is a row of the batch. Below them, the KV blocks of each.
-SLOT, TOKEN_PLACE, LENGTH, KV_PLACE = range(4)
-HEAD = 4
+SLOT, TOKEN_PLACE, POSITION, LENGTH, KV_PLACE = range(5)
+HEAD = 5
 # With poison on: no slot, place, length or token.
 _SPOILED = -(2**30)
 
@@ -29,7 +29,7 @@ class _Page:
         self._numbers = self.tensor.numpy()
         self._holds: list[tuple[list[int], int]] = [([], 0)] * rows  # the list of a request's blocks, and how many
 
-    def fill(self, requests: Sequence[Request], rows: int, pad: tuple[int, int, int, int], block_size: int) -> int:
+    def fill(self, requests: Sequence[Request], rows: int, pad: tuple[int, int, int, int, int], block_size: int) -> int:
         """Write the rows of ``requests`` and pads behind them. Returns how many blocks the longest has."""
         heads, most = [], 0
         for i, request in enumerate(requests):
@@ -40,7 +40,7 @@ class _Page:
                 self._holds[i] = blocks, count
             assert request.slot is not None
             place = blocks[request.computed // block_size] * block_size + request.computed % block_size if count else -1
-            heads.append((request.slot, request.slot, request.computed + 1, place))
+            heads.append((request.slot, request.slot, request.computed, request.computed + 1, place))
             most = max(most, count)
         heads += [pad] * (rows - len(requests))
         self._numbers[:HEAD, :rows] = np.asarray(heads, dtype=np.int32).T
@@ -102,7 +102,7 @@ class DecodeBuffers:
         """Send the rows of ``requests`` and pads up to ``rows``. Returns how many blocks the longest has."""
         page = self._pages[0]
         self._pages.rotate()
-        most = page.fill(requests, rows, (-1, self.slots, 0, -1), self.block_size)
+        most = page.fill(requests, rows, (-1, self.slots, -1, 0, -1), self.block_size)
         if page.tensor is not self._page:
             upto = HEAD + most
             self._page[:upto].copy_(page.tensor[:upto], non_blocking=True)
@@ -110,9 +110,10 @@ class DecodeBuffers:
 
     def batch(self, rows: int, table: int) -> tuple[Batch, Tensor]:
         """The first ``rows`` rows as a batch, each with ``table`` blocks, and the places of their newest tokens."""
-        slots, places, lengths, kv_places = self._page[:HEAD, :rows].long()
+        slots, places, positions, lengths, kv_places = self._page[:HEAD, :rows].long()
         batch = Batch(
             tokens=self.newest[places],
+            positions=positions,
             decode_slots=slots,
             decode_lengths=lengths,
             decode_tables=self._page[HEAD : HEAD + table, :rows].T,

@@ -25,6 +25,7 @@ class Batch:
     """Decode rows first, one token each, then the tokens of the prefill rows, packed. D decode rows, Q prefill rows."""
 
     tokens: Tensor  # (L,), L = D + cu_seqlens[-1]
+    positions: Tensor  # (L,), how many tokens of its request are in front of each; -1 of a padded row
     decode_slots: Tensor  # (D,)
     decode_lengths: Tensor  # (D,), tokens of the request including this one
     decode_tables: Tensor  # (D, M), KV blocks, 0 behind a row's last
@@ -63,6 +64,7 @@ def make_batch(decode: Sequence[Row], prefill: Sequence[Row], block_size: int, d
     decode_tables, prefill_tables = _table(decode), _table(prefill)
     parts: list[Sequence[int]] = [
         [token for row in rows for token in row.tokens],
+        [p for row in rows for p in range(row.start, row.start + len(row.tokens))],
         [row.slot for row in decode],
         [row.start + 1 for row in decode],
         [block for blocks in decode_tables for block in blocks],
@@ -78,17 +80,18 @@ def make_batch(decode: Sequence[Row], prefill: Sequence[Row], block_size: int, d
     sent = _send(parts, device)
     return Batch(
         tokens=sent[0],
-        decode_slots=sent[1],
-        decode_lengths=sent[2],
-        decode_tables=sent[3].view(len(decode), -1) if decode else sent[3].view(0, 0),
-        cu_seqlens=sent[4],
-        prefill_slots=sent[5],
-        prefill_start=sent[6],
-        has_state=sent[7].bool(),
-        prefill_tables=sent[8].view(len(prefill), -1) if prefill else sent[8].view(0, 0),
-        kv_places=sent[9],
-        logit_rows=sent[10],
-        logit_slots=sent[11],
+        positions=sent[1],
+        decode_slots=sent[2],
+        decode_lengths=sent[3],
+        decode_tables=sent[4].view(len(decode), -1) if decode else sent[4].view(0, 0),
+        cu_seqlens=sent[5],
+        prefill_slots=sent[6],
+        prefill_start=sent[7],
+        has_state=sent[8].bool(),
+        prefill_tables=sent[9].view(len(prefill), -1) if prefill else sent[9].view(0, 0),
+        kv_places=sent[10],
+        logit_rows=sent[11],
+        logit_slots=sent[12],
     )
 
 
@@ -98,6 +101,7 @@ def joined(decode: Batch, prefill: Batch) -> Batch:
     return replace(
         prefill,
         tokens=torch.cat([decode.tokens, prefill.tokens]),
+        positions=torch.cat([decode.positions, prefill.positions]),
         decode_slots=decode.decode_slots,
         decode_lengths=decode.decode_lengths,
         decode_tables=decode.decode_tables,
