@@ -40,7 +40,7 @@ class Alive:
 def build(device: str = "cpu", interval: int = 4, **options: object) -> Engine:
     """An engine of 8 slots and scarce blocks, over a tiny model in float32."""
     backend = "triton" if device == "cuda" else "torch"
-    model = tiny_model(tiny_config(PATTERN), backend=backend).float().to(device).prepare()
+    model = tiny_model(tiny_config(PATTERN), backend=backend, device=torch.device(device)).float().to(device).prepare()
     kinds = {"dtype": "float32", "state_dtype": "float32", "device": device, "backend": backend, "poison": False}
     limits = {"max_batch": SLOTS, "max_batched_tokens": 32, "blocks": 26, "checkpoint_interval": interval}
     return engine(model=model, preempt="swap", **(kinds | limits | options))

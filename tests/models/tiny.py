@@ -40,8 +40,9 @@ def tiny_config(pattern: tuple[str, ...] = PATTERN) -> ModelConfig:
     )
 
 
-def tiny_model(config: ModelConfig, seed: int = 0, backend: str = "torch") -> HybridModel:
-    ops, _ = resolve(backend, CPU)
+def tiny_model(config: ModelConfig, seed: int = 0, backend: str = "torch", device: torch.device = CPU) -> HybridModel:
+    """device: for which the ops are resolved; the weights stay on the CPU."""
+    ops, _ = resolve(backend, device)
     model = HybridModel(config, ops).double()
     g = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
