@@ -54,20 +54,42 @@ class MambaConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RopeConfig:
+    """Rotary position embedding of the first ``rotary_dim`` channels of a head."""
+
+    rotary_dim: int  # even
+    theta: float  # channel pair i turns by theta ** (-2 i / rotary_dim) radians a position
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
-    """One attention layer, without a position encoding (the Nemotron-H kind)."""
+    """One attention layer."""
 
     heads: int
     kv_heads: int
     head_dim: int
+    scale: float | None = None  # of the scores; None: 1 / sqrt(head_dim)
+    rope: RopeConfig | None = None  # None: no position encoding
 
 
 @dataclass(frozen=True, kw_only=True)
 class MLPConfig:
-    """One MLP: up projection, squared ReLU, down projection."""
+    """One MLP: up projection, activation, down projection."""
 
     inner_size: int
     bias: bool
+    gated: bool = False  # SiLU(gate) * up, of an up projection twice as wide; else the squared ReLU
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoEConfig:
+    """One mixture of experts: a router sends each token to some of many MLPs, and adds them up by its weights."""
+
+    experts: int
+    chosen: int  # experts of a token
+    inner_size: int  # of one expert
+    gated: bool  # as in MLPConfig; experts have no biases
+    shared: MLPConfig | None  # an MLP that every token takes besides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,16 +99,20 @@ class ModelConfig:
     architecture: str
     vocab_size: int
     hidden_size: int
-    pattern: tuple[str, ...]  # of "mamba", "attention", "mlp"
+    pattern: tuple[str, ...]  # of "mamba", "attention", "mlp", "moe"
     mamba: MambaConfig
     attention: AttentionConfig | None
     mlp: MLPConfig | None
+    moe: MoEConfig | None = None
     norm_eps: float
     residual_in_fp32: bool
     tie_embeddings: bool
     max_context: int | None  # tokens; None: no limit of its own
     dtype: torch.dtype  # of the checkpoint
     eos_token_ids: tuple[int, ...]
+    embedding_multiplier: float = 1.0  # of the embeddings
+    residual_multiplier: float = 1.0  # of what each block adds to the residual stream
+    logits_divisor: float = 1.0
 
     def count(self, kind: str) -> int:
         """How many layers of ``kind`` the pattern has."""

@@ -1,4 +1,4 @@
-"""Logits equal those of transformers on random checkpoints that transformers itself saved, for both families."""
+"""Logits equal those of transformers on random checkpoints that transformers itself saved, for every family."""
 
 import logging
 
@@ -39,6 +39,21 @@ NEMOTRON = {
     "time_step_min": 1e-9,
 }
 MAMBA2 = {"num_heads": 8, "head_dim": 8, "state_size": 12, "n_groups": 1, "num_hidden_layers": 3}
+GRANITE = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 24,
+    "shared_intermediate_size": 40,
+    "num_hidden_layers": 4,
+    "layer_types": ["mamba", "attention", "mamba", "attention"],
+    "mamba_n_heads": 8,
+    "mamba_d_state": 12,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.7,
+    "logits_scaling": 5.0,
+    "rms_norm_eps": 1e-2,  # large, to be seen
+}
 
 
 def saved(tmp_path, family, **options):
@@ -48,6 +63,11 @@ def saved(tmp_path, family, **options):
     if family == "nemotron":
         config = transformers.NemotronHConfig(**SMALL, **NEMOTRON, **options)
         model = transformers.NemotronHForCausalLM(config)
+    elif family == "granite":
+        model = transformers.GraniteMoeHybridForCausalLM(
+            transformers.GraniteMoeHybridConfig(**SMALL, **GRANITE, **options)
+        )
+        model.set_experts_implementation("eager")  # the others multiply no float64
     else:
         model = transformers.Mamba2ForCausalLM(transformers.Mamba2Config(**SMALL, **MAMBA2, **options))
     for name, parameter in model.named_parameters():
@@ -66,6 +86,10 @@ def saved(tmp_path, family, **options):
     [
         ("nemotron", {"hybrid_override_pattern": "M-M*-M*"}),
         ("nemotron", {"hybrid_override_pattern": "MM-*", "use_conv_bias": False, "mlp_bias": True}),
+        ("granite", {"num_local_experts": 0, "tie_word_embeddings": True}),
+        ("granite", {"num_local_experts": 0, "mamba_proj_bias": True, "mamba_conv_bias": False}),
+        ("granite", {"num_local_experts": 6, "num_experts_per_tok": 3, "tie_word_embeddings": True}),
+        ("granite", {"num_local_experts": 5, "num_experts_per_tok": 1, "mamba_d_head": 8}),
         ("mamba2", {}),
         ("mamba2", {"tie_word_embeddings": True, "use_bias": True}),
         ("mamba2", {"residual_in_fp32": False, "time_step_limit": (0.05, 0.4)}),

@@ -61,12 +61,12 @@ def _lengths(plan: Plan, config: EngineConfig) -> list[int]:
 
 def _model_rows(model: ModelConfig) -> list[tuple[str, str]]:
     mamba, attention = model.mamba, model.attention
-    letters = {"mamba": "M", "attention": "*", "mlp": "-"}
+    letters = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
     runs = [(letters[kind], len(list(same))) for kind, same in groupby(model.pattern)]
     pattern = "".join(letter if count == 1 else f"{letter}{count}" for letter, count in runs)
     rows = [
         ("architecture", model.architecture),
-        ("layers", f"{len(model.pattern)}: {pattern}   (M Mamba-2, * attention, - MLP)"),
+        ("layers", f"{len(model.pattern)}: {pattern}   (M Mamba-2, * attention, - MLP, E experts)"),
         (
             "Mamba-2",
             f"{mamba.heads} heads x {mamba.head_dim}, state {mamba.state_size}, {mamba.groups} groups, "
@@ -76,6 +76,11 @@ def _model_rows(model: ModelConfig) -> list[tuple[str, str]]:
     if attention:
         heads = f"{attention.heads} heads x {attention.head_dim}, {attention.kv_heads} KV heads, no position encoding"
         rows.append(("attention", heads))
+    if model.moe:
+        beside = f", one of {model.moe.shared.inner_size} for all" if model.moe.shared else ""
+        rows.append(
+            ("experts", f"{model.moe.chosen} of {model.moe.experts} a token, inner size {model.moe.inner_size}{beside}")
+        )
     return rows
 
 

@@ -36,7 +36,10 @@ def activation_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
     """About what a row's way through the layers allocates at once: the residual twice, norms, and the widest layer."""
     mamba, widths = model.mamba, [0]
     if model.mlp is not None:
-        widths.append(3 * model.mlp.inner_size)
+        widths.append((4 if model.mlp.gated else 3) * model.mlp.inner_size)
+    if model.moe is not None:  # rows of the chosen, what they become, and the gather back
+        moe = model.moe
+        widths.append(moe.chosen * (3 * model.hidden_size + (4 if moe.gated else 3) * moe.inner_size))
     if model.attention is not None:
         widths.append(2 * (model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_dim)
     widths.append(2 * mamba.inner_size + mamba.conv_channels + mamba.heads)

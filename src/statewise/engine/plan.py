@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from statewise.cache.spec import KVSpec, MambaSpec
-from statewise.config import EngineConfig, ModelConfig, format_bytes
+from statewise.config import EngineConfig, ModelConfig, MoEConfig, format_bytes
 from statewise.engine import fixed, graphs
 from statewise.engine.budget import Costs, budget_of, split
 from statewise.engine.buffers import DecodeBuffers
 from statewise.engine.token_counts import TokenCounts
 from statewise.errors import ConfigError
+from statewise.layers.moe import expect_runnable
 from statewise.models.hybrid import HybridModel
 from statewise.ops.backend import Needs, Ops, resolve
 from statewise.ops.mixer_step.scratch import Scratch
@@ -183,6 +184,8 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
     model or the device, BackendError for a backend that cannot run.
     """
     dtype = _dtype(model, config)
+    if model.moe is not None:
+        _expect_experts(model, model.moe, config, dtype)
     if config.deterministic:
         least = config.max_batch + fixed.longest_piece(device_of(config))
         if config.max_batched_tokens < least:
@@ -230,6 +233,15 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         about = format_bytes((plan.fixed_rows or slots) * plan.graph_row_bytes)
         why_none = f"{len(captured)} decode steps, of {captured[0]} to {captured[-1]} rows, about {about}"
     return replace(plan, slots=slots, blocks=blocks, max_context=longest, graph_sizes=captured, graph_reason=why_none)
+
+
+def _expect_experts(model: ModelConfig, moe: MoEConfig, config: EngineConfig, dtype: torch.dtype) -> None:
+    expect_runnable(model.hidden_size, moe, dtype, device_of(config))
+    if config.deterministic:
+        raise ConfigError(
+            "deterministic is on, but the model has mixtures of experts: how many rows an expert multiplies depends on "
+            "all rows of a step, and so may the last bits"
+        )
 
 
 def needs_of(model: ModelConfig, config: EngineConfig) -> Needs:

@@ -1,4 +1,4 @@
-"""Attention over the paged KV cache. No position encoding."""
+"""Attention over the paged KV cache, with rotary position embedding of all, some or none of a head's channels."""
 
 import torch
 from torch import Tensor, nn
@@ -6,6 +6,8 @@ from torch import Tensor, nn
 from statewise.cache.paged_kv import PagedKV
 from statewise.config import AttentionConfig
 from statewise.layers.batch import Batch
+from statewise.ops.apply_rope.frequencies import inverse_frequencies
+from statewise.ops.apply_rope.torch import rotated
 from statewise.ops.backend import Ops
 from statewise.ops.paged_attention import Scratch
 from statewise.ops.paged_attention.torch import attend
@@ -21,6 +23,11 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(hidden_size, config.kv_heads * config.head_dim, bias=False)
         self.v_proj = nn.Linear(hidden_size, config.kv_heads * config.head_dim, bias=False)
         self.o_proj = nn.Linear(config.heads * config.head_dim, hidden_size, bias=False)
+        self.inv_freq: Tensor | None = None
+
+    def prepare(self) -> None:
+        """Compute once what depends on the configuration alone, on the device of the weights."""
+        self.inv_freq = self._inv_freq()
 
     def forward(self, hidden: Tensor, batch: Batch, kv: PagedKV, layer: int, scratch: Scratch | None = None) -> Tensor:
         """Stores this step's keys and values, then reads each row's own.
@@ -28,26 +35,38 @@ class Attention(nn.Module):
         layer: index among the attention layers.  scratch: of the rows that decode, for the backend that uses it; None:
         it allocates.
         """
-        decode = batch.decode_count
+        decode, scale = batch.decode_count, self.config.scale
         query, key, value = self._project(hidden)
+        if (inv_freq := self._inv_freq()) is not None:
+            self.ops.apply_rope(query, key, batch.positions, inv_freq)
         cache = kv.layer(layer)
         self.ops.store_kv(key, value, *cache, batch.kv_places)
         y = torch.empty_like(query)
         if decode:
             rows = (batch.decode_tables, batch.decode_lengths)
-            self.ops.paged_attention_step(query[:decode], *cache, *rows, out=y[:decode], scratch=scratch)
+            self.ops.paged_attention_step(query[:decode], *cache, *rows, scale=scale, out=y[:decode], scratch=scratch)
         if batch.prefill_count:
             chunks = (batch.cu_seqlens, batch.prefill_tables, batch.prefill_start)
-            self.ops.paged_attention_prefill(query[decode:], *cache, *chunks, out=y[decode:])
+            self.ops.paged_attention_prefill(query[decode:], *cache, *chunks, scale=scale, out=y[decode:])
         return self.o_proj(y.flatten(1))
 
     def whole(self, hidden: Tensor) -> Tensor:
         """(B, T, hidden), sequences of one length from their first token, nothing cached: the forward of training."""
         query, key, value = self._project(hidden)
-        return self.o_proj(attend(query, key, value, is_causal=True).flatten(-2))
+        if (inv_freq := self._inv_freq()) is not None:
+            positions = torch.arange(hidden.shape[-2], device=hidden.device)
+            query, key = rotated(query, positions, inv_freq), rotated(key, positions, inv_freq)
+        return self.o_proj(attend(query, key, value, self.config.scale, is_causal=True).flatten(-2))
 
     def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query (..., heads, head_dim), key and value (..., kv_heads, head_dim)."""
         heads = (-1, self.config.head_dim)
         query, key, value = (proj(hidden).unflatten(-1, heads) for proj in (self.q_proj, self.k_proj, self.v_proj))
         return query, key, value
+
+    def _inv_freq(self) -> Tensor | None:
+        """The frequencies of RoPE, (rotary_dim / 2,), or None without it."""
+        rope = self.config.rope
+        if rope is None or self.inv_freq is not None:
+            return self.inv_freq
+        return inverse_frequencies(rope.rotary_dim, rope.theta, self.q_proj.weight.device)

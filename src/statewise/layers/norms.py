@@ -5,14 +5,15 @@ from torch import Tensor, nn
 
 
 class RMSNorm(nn.Module):
-    """``x / rms(x) * weight`` over the last dimension, in float32 (float64 if x is), returned in the weight's dtype."""
+    """``x / rms(x) * weight * scale`` over the last dimension, in float32 (float64 if x is), in the weight's dtype."""
 
-    def __init__(self, size: int, eps: float):
+    def __init__(self, size: int, eps: float, scale: float = 1.0):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size))
-        self.eps = eps
+        self.eps, self.scale = eps, scale
 
     def forward(self, x: Tensor) -> Tensor:
         acc = torch.promote_types(x.dtype, torch.float32)
-        y = nn.functional.rms_norm(x.to(acc), self.weight.shape, self.weight.to(acc), self.eps)
+        weight = self.weight.to(acc) if self.scale == 1 else self.weight.to(acc) * self.scale
+        y = nn.functional.rms_norm(x.to(acc), self.weight.shape, weight, self.eps)
         return y.to(self.weight.dtype)

@@ -1,4 +1,4 @@
-"""A hybrid language model: embedding, a pattern of pre-norm blocks (Mamba-2, attention, MLP), norm, head."""
+"""A hybrid language model: embedding, a pattern of pre-norm blocks (Mamba-2, attention, MLP, experts), norm, head."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -13,6 +13,7 @@ from statewise.layers.attention import Attention
 from statewise.layers.batch import Batch
 from statewise.layers.mamba2 import Mamba2Mixer
 from statewise.layers.mlp import MLP
+from statewise.layers.moe import MoE
 from statewise.layers.norms import RMSNorm
 from statewise.ops.backend import Ops
 from statewise.ops.mixer_step.scratch import Scratch
@@ -32,13 +33,15 @@ class Caches:
 class Block(nn.Module):
     """A norm and a mixer. index: this layer's place among the layers of its kind.
 
-    The residual stream is residual + update: a block adds what the one before has left, and leaves its own.
+    The residual stream is residual + update: a block adds what the one before has left, and leaves its own. Where the
+    model multiplies updates by m, the stream is kept divided by m: then they are added as they are, and a norm of it is
+    the norm of the real one if its eps is divided by m squared.
     """
 
     def __init__(self, config: ModelConfig, kind: str, index: int, ops: Ops):
         super().__init__()
         self.kind, self.index, self.residual_in_fp32, self.ops = kind, index, config.residual_in_fp32, ops
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.norm = RMSNorm(config.hidden_size, _stream_eps(config))
         self.mixer = _mixer(config, kind, ops)
 
     def forward(self, residual: Tensor, update: Tensor | None, batch: Batch, caches: Caches) -> tuple[Tensor, Tensor]:
@@ -59,8 +62,15 @@ def _mixer(config: ModelConfig, kind: str, ops: Ops) -> nn.Module:
     if kind == "attention":
         assert config.attention is not None
         return Attention(config.hidden_size, config.attention, ops)
+    if kind == "moe":
+        assert config.moe is not None
+        return MoE(config.hidden_size, config.moe)
     assert config.mlp is not None
     return MLP(config.hidden_size, config.mlp)
+
+
+def _stream_eps(config: ModelConfig) -> float:
+    return config.norm_eps / config.residual_multiplier**2
 
 
 class HybridModel(nn.Module):
@@ -69,11 +79,12 @@ class HybridModel(nn.Module):
     def __init__(self, config: ModelConfig, ops: Ops):
         super().__init__()
         self.config, self.ops = config, ops
+        self.stream_scale = config.embedding_multiplier / config.residual_multiplier
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(
             Block(config, kind, config.pattern[:i].count(kind), ops) for i, kind in enumerate(config.pattern)
         )
-        self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
+        self.norm_f = RMSNorm(config.hidden_size, _stream_eps(config), scale=1 / config.logits_divisor)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_embeddings:
             self.lm_head.weight = self.embeddings.weight
@@ -96,6 +107,8 @@ class HybridModel(nn.Module):
     def hidden(self, batch: Batch, caches: Caches) -> Tensor:
         """Run all layers. Returns what the head reads, before its norm, (L, hidden_size): a row a token."""
         residual, update = self.embeddings(batch.tokens), None
+        if self.stream_scale != 1:
+            residual = residual * self.stream_scale
         for layer in self.layers:
             residual, update = layer(residual, update, batch, caches)
         return residual if update is None else residual + update

@@ -1,7 +1,6 @@
 """Weights from the safetensors files of a checkpoint folder. Whatever does not fit is told in one error."""
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +12,12 @@ from torch import Tensor
 
 from statewise.config import ModelConfig
 from statewise.errors import CheckpointError, WeightsError
+from statewise.models.families import FAMILIES
 from statewise.models.hybrid import HybridModel
 from statewise.ops.backend import Ops
 
 # Kept in float32 (float64 in double) whatever the model's dtype: the decay is exponential in them.
 _ALWAYS_WIDE = ("A_log", "D", "dt_bias")
-# Released files say `backbone.`; transformers 5 says `model.` for Nemotron-H.
-_PREFIX = re.compile(r"^(backbone|model)\.")
 # Extra heads for speculative decoding that some Nemotron-H releases carry. Not part of the model proper.
 _IGNORED = ("mtp.",)
 
@@ -32,6 +30,7 @@ def load_model(folder: Path, config: ModelConfig, ops: Ops, dtype: torch.dtype, 
     """
     with torch.device("meta"):
         model = HybridModel(config, ops)
+    rename = FAMILIES[config.architecture].rename
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tie_embeddings:
         del expected["lm_head.weight"]
@@ -42,7 +41,7 @@ def load_model(folder: Path, config: ModelConfig, ops: Ops, dtype: torch.dtype, 
     for file in files:
         with _open(file) as tensors:
             for key in tensors.keys():  # noqa: SIM118, a safetensors handle is no mapping
-                name = _PREFIX.sub("", key)
+                name = rename(key, config)
                 if name in expected:
                     wide = name.rpartition(".")[2] in _ALWAYS_WIDE
                     to = torch.promote_types(dtype, torch.float32) if wide else dtype
@@ -85,10 +84,11 @@ def _open(file: Path) -> Iterator[Any]:
 def _shapes(files: list[Path], config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every weight in the files, by our names; nothing is loaded."""
     shapes: dict[str, tuple[int, ...]] = {}
+    rename = FAMILIES[config.architecture].rename
     for file in files:
         with _open(file) as tensors:
             for key in tensors.keys():  # noqa: SIM118
-                name = _PREFIX.sub("", key)
+                name = rename(key, config)
                 if name.startswith(_IGNORED) or (config.tie_embeddings and name == "lm_head.weight"):
                     continue
                 if name in shapes:

@@ -1,15 +1,17 @@
 """What all families share: ``config.json`` with errors that name the file, and the fields that they name alike."""
 
+import copy
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
-from statewise.config import MambaConfig, ModelConfig, is_int
+from statewise.config import AttentionConfig, MambaConfig, ModelConfig, is_int
 from statewise.errors import CheckpointError, UnsupportedModelError
 
 
@@ -30,6 +32,12 @@ class HFConfig:
         if not isinstance(self.values, dict):
             raise CheckpointError(f"{path} holds a {type(self.values).__name__}, expected an object")
 
+    def with_values(self, **values: Any) -> Self:
+        """The same with some fields set."""
+        other = copy.copy(self)
+        other.values = {**self.values, **values}
+        return other
+
     def get(self, name: str, default: Any = None) -> Any:
         """The field, or ``default`` where it is missing or null."""
         value = self.values.get(name)
@@ -44,22 +52,53 @@ class HFConfig:
             raise CheckpointError(f"{self.path}: {name} is {value!r:.40}, expected a positive whole number")
         return value
 
+    def number(self, name: str, default: float) -> float:
+        """A positive number. Raises CheckpointError if it is none."""
+        value = self.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise CheckpointError(f"{self.path}: {name} is {value!r:.40}, expected a positive number")
+        return float(value)
+
     def expect(self, name: str, only: Any) -> None:
         """Raise UnsupportedModelError where a field that may be absent is there with another value than ``only``."""
         if self.get(name, only) != only:
             raise UnsupportedModelError(f"{self.path}: {name} is {self.get(name)!r}, supported is {only!r}")
 
 
+Rename = Callable[[str, ModelConfig], str]
+
+
+def without_prefix(name: str, _: ModelConfig) -> str:
+    """Released files say ``backbone.``, or ``model.``, in front of all but the head."""
+    return re.sub(r"^(backbone|model)\.", "", name)
+
+
 @dataclass(frozen=True)
 class Family:
-    """How one architecture reads. ``prefix`` is what its released weights begin with."""
+    """How one architecture reads.
+
+    rename: the name of a weight in a file -> its name in `HybridModel.state_dict`; a name that it does not know stays.
+    """
 
     read: Callable[[HFConfig], ModelConfig]
-    prefix: str = "backbone."
+    rename: Rename = without_prefix
 
 
-def shared_fields(hf: HFConfig, architecture: str, pattern: tuple[str, ...]) -> dict[str, Any]:
-    """The fields that every family names alike."""
+def in_two_blocks(name: str, mixer: Mapping[str, str], feed_forward: Mapping[str, str]) -> str:
+    """A name within layers that are a mixer and a feed-forward block each, which here are two blocks.
+
+    mixer, feed_forward: beginnings of names within a layer, and what stands for them in the block.
+    """
+    match = re.match(r"layers\.(\d+)\.(.*)", name)
+    for block, rules in enumerate((mixer, feed_forward)):
+        for begin, ours in rules.items():
+            if match and match[2].startswith(begin):
+                return f"layers.{2 * int(match[1]) + block}.{ours}{match[2].removeprefix(begin)}"
+    return name
+
+
+def shared_fields(hf: HFConfig, architecture: str, pattern: tuple[str, ...], **own: Any) -> dict[str, Any]:
+    """The fields that most families name alike; ``own`` are those that this one does not."""
     dtype = str(hf.get("dtype", hf.get("torch_dtype", "float32"))).removeprefix("torch.")
     if dtype not in ("float32", "bfloat16", "float16"):
         raise UnsupportedModelError(f"{hf.path}: dtype is {dtype!r}, supported are float32, bfloat16 and float16")
@@ -81,7 +120,7 @@ def shared_fields(hf: HFConfig, architecture: str, pattern: tuple[str, ...]) -> 
         "max_context": None if context is None else hf.size("max_position_embeddings"),
         "dtype": getattr(torch, dtype),
         "eos_token_ids": tuple(eos),
-    }
+    } | own
 
 
 def _generation_defaults(folder: Path) -> Mapping[str, Any]:
@@ -102,18 +141,60 @@ def _limit(hf: HFConfig) -> tuple[float, float]:
     return low, high
 
 
-def mamba_config(hf: HFConfig, heads: str, head_dim: str, state_size: str, bias: str) -> MambaConfig:
+def mamba_config(
+    hf: HFConfig,
+    heads: str,
+    head_dim: str,
+    state_size: str,
+    bias: str,
+    groups: str = "n_groups",
+    conv_width: str = "conv_kernel",
+    conv_bias: str = "use_conv_bias",
+) -> MambaConfig:
     """The mixer, from the fields with these names and those that every family names alike."""
     mamba = MambaConfig(
         heads=hf.size(heads),
         head_dim=hf.size(head_dim),
         state_size=hf.size(state_size),
-        groups=hf.size("n_groups", 8),
-        conv_width=hf.size("conv_kernel", 4),
+        groups=hf.size(groups, 8),
+        conv_width=hf.size(conv_width, 4),
         dt_limit=_limit(hf),
         proj_bias=bool(hf.get(bias, False)),
-        conv_bias=bool(hf.get("use_conv_bias", True)),
+        conv_bias=bool(hf.get(conv_bias, True)),
     )
     if mamba.heads % mamba.groups:
         raise CheckpointError(f"{hf.path}: {mamba.heads} Mamba heads do not divide into {mamba.groups} groups")
     return mamba
+
+
+def ibm_mamba_config(hf: HFConfig) -> MambaConfig:
+    """The mixer by the names of Bamba and Granite; "auto" is the head size that makes ``mamba_expand`` hidden sizes.
+
+    One group, as in all releases: with more, transformers norms over all channels and vLLM over each group.
+    """
+    inner = int(hf.get("mamba_expand", 2) * hf.size("hidden_size"))
+    hf.expect("mamba_n_groups", 1)
+    hf = hf.with_values(mamba_n_groups=1)
+    if hf.get("mamba_d_head", "auto") == "auto":
+        hf = hf.with_values(mamba_d_head=inner // hf.size("mamba_n_heads"))
+    names = {"groups": "mamba_n_groups", "conv_width": "mamba_d_conv", "conv_bias": "mamba_conv_bias"}
+    mamba = mamba_config(hf, "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_proj_bias", **names)
+    if mamba.inner_size != inner:
+        raise CheckpointError(
+            f"{hf.path}: mamba_n_heads * mamba_d_head is {mamba.inner_size}, but mamba_expand * hidden_size is {inner}"
+        )
+    return mamba
+
+
+def attention_config(hf: HFConfig, head_dim: int | None = None, **more: Any) -> AttentionConfig:
+    """Attention layers, by the names that the families share. head_dim: None: the hidden size's part.  more: fields."""
+    heads = hf.size("num_attention_heads")
+    attention = AttentionConfig(
+        heads=heads,
+        kv_heads=hf.size("num_key_value_heads", heads),
+        head_dim=hf.size("hidden_size") // heads if head_dim is None else head_dim,
+        **more,
+    )
+    if attention.heads % attention.kv_heads:
+        raise CheckpointError(f"{hf.path}: {heads} attention heads do not divide among {attention.kv_heads} KV heads")
+    return attention

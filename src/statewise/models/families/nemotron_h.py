@@ -1,8 +1,8 @@
 """NemotronHForCausalLM: Mamba-2, attention and MLP layers in any order (Nemotron-H, Nemotron Nano 2)."""
 
-from statewise.config import AttentionConfig, MLPConfig, ModelConfig
+from statewise.config import MLPConfig, ModelConfig
 from statewise.errors import CheckpointError, UnsupportedModelError
-from statewise.models.families.common import Family, HFConfig, mamba_config, shared_fields
+from statewise.models.families.common import Family, HFConfig, attention_config, mamba_config, shared_fields
 
 _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 _TYPES = {"linear_attention": "mamba", "mamba": "mamba", "full_attention": "attention", "attention": "attention"}
@@ -31,14 +31,8 @@ def _read(hf: HFConfig) -> ModelConfig:
     hf.expect("attention_bias", False)
     hf.expect("sliding_window", None)
     pattern = _nemotron_pattern(hf)
-    heads = hf.size("num_attention_heads")
-    attention = AttentionConfig(
-        heads=heads,
-        kv_heads=hf.size("num_key_value_heads", heads),
-        head_dim=hf.size("head_dim", hf.get("attention_head_dim", hf.size("hidden_size") // heads)),
-    )
-    if attention.heads % attention.kv_heads:
-        raise CheckpointError(f"{hf.path}: {heads} attention heads do not divide among {attention.kv_heads} KV heads")
+    head_dim = hf.get("head_dim", hf.get("attention_head_dim"))
+    attention = attention_config(hf, None if head_dim is None else hf.with_values(head_dim=head_dim).size("head_dim"))
     return ModelConfig(
         **shared_fields(hf, "NemotronHForCausalLM", pattern),
         mamba=mamba_config(hf, "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "use_bias"),

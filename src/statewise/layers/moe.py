@@ -1,0 +1,101 @@
+"""A mixture of experts: rows sorted by expert, one grouped matrix product for all of them, rows put back and summed.
+
+Nothing here waits for the host on a GPU, and shapes do not depend on the routing, so that a CUDA graph can hold it.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from statewise.config import MoEConfig
+from statewise.errors import BackendError
+from statewise.layers.mlp import MLP, activation, up_size
+
+# PyTorch's grouped product runs on these GPUs; elsewhere it loops over the experts and waits for the host.
+GROUPED_CAPABILITIES = (9, 10)
+# Its rows are read in pieces of so many bytes.
+ALIGNMENT = 16
+
+
+class Experts(nn.Module):
+    """The weights of all experts. Shapes and order of rows are those of Granite's released checkpoints."""
+
+    def __init__(self, hidden_size: int, config: MoEConfig):
+        super().__init__()
+        self.gated = config.gated
+        up = up_size(config.inner_size, config.gated)
+        self.up_proj = nn.Parameter(torch.empty(config.experts, up, hidden_size))
+        self.down_proj = nn.Parameter(torch.empty(config.experts, hidden_size, config.inner_size))
+
+    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+        """rows: (R, hidden), sorted by expert.  ends: (experts,) int32, where each one's rows end. (R, hidden)."""
+        inner = activation(grouped_linear(rows, self.up_proj, ends), self.gated)
+        return grouped_linear(inner, self.down_proj, ends)
+
+
+class MoE(nn.Module):
+    """(L, hidden) -> (L, hidden), token by token; no state. A row's result does not depend on the others' values."""
+
+    def __init__(self, hidden_size: int, config: MoEConfig):
+        super().__init__()
+        self.config = config
+        self.router = nn.Linear(hidden_size, config.experts, bias=False)
+        self.experts = Experts(hidden_size, config)
+        self.shared = None if config.shared is None else MLP(hidden_size, config.shared)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self._route(x)
+        of_expert, order = chosen.flatten().sort(stable=True)
+        every = torch.arange(self.config.experts, device=x.device)
+        ends = torch.searchsorted(of_expert, every, right=True, out_int32=True)
+        y = self.experts(x[order // self.config.chosen], ends)
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
+        y = y[back].unflatten(0, chosen.shape)  # (L, chosen, hidden), by a gather: the sum has a fixed order
+        if self.shared is None:
+            return torch.bmm(weights[:, None], y)[:, 0]
+        return torch.baddbmm(self.shared(x)[:, None], weights[:, None], y)[:, 0]
+
+    def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights in x's dtype and experts of each token, (L, chosen): a softmax over the chosen alone."""
+        scores = self.router(x)
+        best, chosen = scores.to(torch.promote_types(scores.dtype, torch.float32)).topk(self.config.chosen, dim=-1)
+        return best.softmax(-1).to(x.dtype), chosen
+
+
+def grouped_linear(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Multiply each row by its group's weight: ``rows[ends[g - 1] : ends[g]] @ weight[g].T``.
+
+    rows: (R, in).  weight: (G, out, in).  ends: (G,) int32, ascending, the last one R. On a GPU one launch, bfloat16.
+    """
+    if rows.device.type == "cuda":
+        return functional.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
+    y, first = rows.new_empty(rows.shape[0], weight.shape[1]), 0
+    for group, end in enumerate(ends.tolist()):
+        if end > first:
+            y[first:end] = functional.linear(rows[first:end], weight[group])
+        first = end
+    return y
+
+
+def expect_runnable(hidden_size: int, config: MoEConfig, dtype: torch.dtype, device: torch.device) -> None:
+    """Raise BackendError that names what is possible where experts cannot run. On a CPU they always can.
+
+    device: may be one that is not there; then what only it could tell is not checked.
+    """
+    if device.type != "cuda":
+        return
+    if dtype != torch.bfloat16:
+        raise BackendError(f"experts run in bfloat16 on a GPU, and dtype is {str(dtype).removeprefix('torch.')}")
+    if not hasattr(functional, "grouped_mm"):
+        raise BackendError(
+            f"experts need torch.nn.functional.grouped_mm on a GPU, and torch {torch.__version__} lacks it"
+        )
+    for name, size in (("hidden_size", hidden_size), ("inner_size", config.inner_size)):
+        if size * dtype.itemsize % ALIGNMENT:
+            raise BackendError(f"{name} is {size}; experts on a GPU need a multiple of {ALIGNMENT // dtype.itemsize}")
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability(device)
+        if major not in GROUPED_CAPABILITIES:
+            raise BackendError(
+                f"experts need a GPU of compute capability 9.x or 10.x, and the device has {major}.{minor}"
+            )

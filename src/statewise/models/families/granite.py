@@ -1,0 +1,87 @@
+"""GraniteMoeHybridForCausalLM (Granite 4.0 H): a mixer and a gated MLP in each layer, in some sizes with experts."""
+
+from statewise.config import MLPConfig, ModelConfig, MoEConfig
+from statewise.errors import CheckpointError, UnsupportedModelError
+from statewise.models.families.common import (
+    Family,
+    HFConfig,
+    attention_config,
+    ibm_mamba_config,
+    in_two_blocks,
+    shared_fields,
+    without_prefix,
+)
+
+_KINDS = {"mamba": "mamba", "linear_attention": "mamba", "attention": "attention", "full_attention": "attention"}
+
+
+def _mixers(hf: HFConfig) -> list[str]:
+    """The mixer of each layer, from ``layer_types`` (or ``layers_block_type``, its older name)."""
+    types = hf.get("layer_types", hf.get("layers_block_type"))
+    if types is None:
+        raise CheckpointError(f"{hf.path} has neither 'layer_types' nor 'layers_block_type'")
+    for index, kind in enumerate(types):
+        if kind not in _KINDS:
+            raise UnsupportedModelError(
+                f"{hf.path}: layer {index} is of kind {kind!r}; supported are {', '.join(_KINDS)}"
+            )
+    if len(types) != hf.size("num_hidden_layers", len(types)):
+        said = hf.get("num_hidden_layers")
+        raise CheckpointError(f"{hf.path}: num_hidden_layers is {said}, but layer_types has {len(types)}")
+    return [_KINDS[kind] for kind in types]
+
+
+def _experts(hf: HFConfig, shared: MLPConfig) -> MoEConfig | None:
+    """None of a dense model, which says 0."""
+    if hf.get("num_local_experts", 0) == 0:
+        return None
+    moe = MoEConfig(
+        experts=hf.size("num_local_experts"),
+        chosen=hf.size("num_experts_per_tok"),
+        inner_size=hf.size("intermediate_size"),
+        gated=True,
+        shared=shared,
+    )
+    if moe.chosen > moe.experts:
+        raise CheckpointError(f"{hf.path}: num_experts_per_tok is {moe.chosen}, of {moe.experts} experts")
+    return moe
+
+
+def _read(hf: HFConfig) -> ModelConfig:
+    hf.expect("hidden_act", "silu")
+    hf.expect("attention_bias", False)
+    hf.expect("position_embedding_type", "nope")
+    shared = MLPConfig(inner_size=hf.size("shared_intermediate_size"), bias=False, gated=True)
+    moe, mixers = _experts(hf, shared), _mixers(hf)
+    pattern = tuple(kind for mixer in mixers for kind in (mixer, "mlp" if moe is None else "moe"))
+    attention = attention_config(hf, scale=hf.number("attention_multiplier", 1.0))
+    return ModelConfig(
+        **shared_fields(hf, "GraniteMoeHybridForCausalLM", pattern, norm_eps=hf.number("rms_norm_eps", 1e-6)),
+        mamba=ibm_mamba_config(hf),
+        attention=attention if "attention" in pattern else None,
+        mlp=shared if moe is None else None,
+        moe=moe,
+        embedding_multiplier=hf.number("embedding_multiplier", 1.0),
+        residual_multiplier=hf.number("residual_multiplier", 1.0),
+        logits_divisor=hf.number("logits_scaling", 1.0),
+    )
+
+
+def _rename(name: str, config: ModelConfig) -> str:
+    shared = "mixer" if config.moe is None else "mixer.shared"
+    name = in_two_blocks(
+        without_prefix(name, config),
+        mixer={"input_layernorm": "norm", "mamba": "mixer", "self_attn": "mixer"},
+        feed_forward={
+            "post_attention_layernorm": "norm",
+            "shared_mlp.input_linear": f"{shared}.up_proj",
+            "shared_mlp.output_linear": f"{shared}.down_proj",
+            "block_sparse_moe.router.layer": "mixer.router",
+            "block_sparse_moe.input_linear.weight": "mixer.experts.up_proj",
+            "block_sparse_moe.output_linear.weight": "mixer.experts.down_proj",
+        },
+    )
+    return {"embed_tokens.weight": "embeddings.weight", "norm.weight": "norm_f.weight"}.get(name, name)
+
+
+FAMILY = Family(_read, _rename)
