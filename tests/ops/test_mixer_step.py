@@ -151,6 +151,19 @@ def test_options_may_be_left_out(launched):
     check(Case(*SMALL[2], 3, torch.float32, torch.float32, options=False))
 
 
+@pytest.mark.parametrize("shape", [SMALL[0], SMALL[3], *(LARGE if HAS_GPU else [])], ids=str)
+def test_without_a_norm_the_second_kernel_gates(launched, shape):
+    dims, window, width = shape
+    case = Case(dims, window, width, 13 if HAS_GPU else 3, torch.float16, torch.float32)
+    del case.weights["norm_weight"]
+    case.options = {"dt_limit": LIMIT, "norm": False}
+    check(case, prefetch=HAS_GPU)
+    out = torch.full((case.own.shape[0], dims.heads * dims.head_dim), NAN, dtype=torch.float16, device=DEVICE)
+    y = case.run("triton", out=out)[0]
+    assert torch.equal(out.cpu(), y[-1])
+    assert (y[:, case.own < 0] == 0).all()
+
+
 @pytest.mark.parametrize("window", [1, 3])
 def test_a_forked_request_owns_its_state_after_its_first_flush(launched, window):
     case = Case(Dims(2, 16, 1, 16), window, 3, 3, torch.float32, torch.float32, forked=True)
@@ -180,6 +193,8 @@ def test_what_does_not_fit_is_named():
     small = Scratch.allocate(1, d.heads, d.head_dim, d.groups, d.state_size, case.window, torch.float32, DEVICE)
     with pytest.raises(ArgumentError, match="scratch is of 1 rows, expected at least 2"):
         case.run("triton", scratch=small)
+    with pytest.raises(ArgumentError, match="norm_weight is given, but norm is off"):
+        case.run("torch", norm=False)
     case.options["group_size"] = 7
     with pytest.raises(ArgumentError, match="group_size 7 does not divide 128 channels"):
         case.run("torch")

@@ -1,6 +1,6 @@
 """The mixer's step on an NVIDIA GPU in three launches, each the programmatic dependent of the one before.
 
-Append, output and norm; at small batches and for the plain step convolution, step and norm.
+Append, output and norm; at small batches and for the plain step convolution, step and norm. Without a norm, two.
 """
 
 from dataclasses import dataclass
@@ -70,6 +70,7 @@ def mixer_step(
     eps: float,
     group_size: int,
     norm_before_gate: bool,
+    norm: bool,
     rand_seed: Tensor | None,
     rand_layer: int,
     out: Tensor | None,
@@ -84,9 +85,14 @@ def mixer_step(
     enough = scratch.y.shape[0] >= batch
     expect(enough, "mixer_step", f"scratch is of {scratch.y.shape[0]} rows, expected at least {batch}")
     y, convolved = scratch.y[:batch], scratch.convolved[:batch]
+    gate = None if norm or z is None else z.unflatten(1, (heads, head_dim))
+    if not norm:  # the step's own output is the result
+        expect_last_contiguous(OP, z=z, out=out)
+        out = torch.empty(y.flatten(1).shape, dtype=xBC.dtype, device=xBC.device) if out is None else out
+        y = out.unflatten(1, (heads, head_dim))
     x, B, C = convolved.split([heads * head_dim, groups * state_size, groups * state_size], 1)
     x, (B, C) = x.unflatten(1, (heads, head_dim)), (t.unflatten(1, (groups, state_size)) for t in (B, C))
-    options: tuple[Any, ...] = (read_slots, write_slots, D, None, dt_bias, dt_limit, rand_seed, rand_layer)
+    options: tuple[Any, ...] = (read_slots, write_slots, D, gate, dt_bias, dt_limit, rand_seed, rand_layer)
     ring: tuple[Any, ...] = (x_ring, B_ring, dt_ring, ring_start, pending, window)
     pages = Pages._make((state, *ring, read_slots, write_slots, rand_seed, rand_layer))
     run = launch_parameters(batch * heads, pages.shape(xBC, groups, prefetch), xBC.device)
@@ -104,7 +110,10 @@ def mixer_step(
         mix, fold = coefficient_buffers(scratch.coefficients, batch, heads, window, xBC.device)
         weights = (conv_weight, conv_bias, A, D, dt_bias, dt_limit)
         _launch_append(run, pages, xBC, dt, conv_window, *weights, C, mix, fold, prefetch)
-        launch_output(run, pages, None, C, None, y, mix, fold)
+        launch_output(run, pages, None, C, gate, y, mix, fold)
+    if not norm:
+        assert out is not None
+        return out
     return gated_rms_norm(y.flatten(1), z, norm_weight, eps, group_size, norm_before_gate, out, prefetch)
 
 
