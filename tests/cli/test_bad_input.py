@@ -122,7 +122,7 @@ def test_an_impossible_interval(capsys, demo_folder, interval):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--memory", "100KiB"), "memory is 100KiB (102400 bytes), but one request needs at least 511288 bytes"),
+        (("--memory", "100KiB"), "memory is 100KiB (102400 bytes), but one request needs at least 511292 bytes"),
         (("--memory", "lots"), "memory is 'lots', expected bytes or a size like 512MiB"),
         (("--memory", "0"), "memory is '0', expected more than zero bytes"),
         (("--state-dtype", "int8"), "state_dtype is 'int8', expected one of float32"),
@@ -226,7 +226,7 @@ def last_line(capsys, demo_folder, *flags):
     ("flags", "message"),
     [
         (("--checkpoint-interval", "10000"), "checkpoint_interval is 10000, expected a whole number, 1 to 64"),
-        (("--memory", "400KiB"), "but one request needs at least 511288 bytes"),
+        (("--memory", "400KiB"), "but one request needs at least 511292 bytes"),
         (("--max-tokens", "0"), "max_tokens is 0, expected at least 1"),
         (("--concurrency", "0"), "concurrency is 0, expected at least 1"),
         (("--concurrency", "3000"), "concurrency is 3000, expected at most max_batched_tokens = 2048"),

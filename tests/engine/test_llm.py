@@ -104,7 +104,7 @@ def test_unknown_options_are_errors(demo_folder):
 
 def test_the_smallest_budget_that_the_error_names_does_run(demo_folder):
     model = read_config(demo_folder)
-    least = 511288
+    least = 511292
     with pytest.raises(ConfigError, match=f"at least {least} bytes"):
         make_plan(model, EngineConfig(memory=least - 1))
     plan = make_plan(model, EngineConfig(memory=least))

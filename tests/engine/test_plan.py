@@ -272,7 +272,7 @@ def test_the_plan_in_lines_adds_up():
     made = plan_of(max_batch=2)
     text = "\n".join(made.lines())
     beside = made.cache_bytes - made.slot_bytes - made.block_bytes
-    row = 2 * TINY.vocab_size * 4 + (4 + 800 // 4) * 4 + 4 * 8  # logits and token counts, inputs
+    row = 2 * TINY.vocab_size * 4 + (5 + 800 // 4) * 4 + 4 * 8  # logits and token counts, inputs
     assert beside == 2 * row + 2 * 8 + 16
     assert f"beside    {format_bytes(beside)}: logits, token counts" in text
     assert dataclasses.replace(made, slots=5).cache_bytes == made.cache_bytes + 3 * made.costs.slot
