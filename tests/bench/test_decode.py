@@ -12,7 +12,7 @@ from statewise.bench.decode_weights import model_over, random_weights
 from statewise.bench.presets import PRESETS, preset_folder, read_preset
 from statewise.config import EngineConfig
 from statewise.engine.plan import make_plan
-from statewise.errors import ConfigError, StatewiseError, UnsupportedModelError
+from statewise.errors import ConfigError, StatewiseError
 from statewise.models.families import read_config
 from statewise.ops.backend import resolve
 
@@ -28,29 +28,37 @@ def hybrid():
 
 
 def test_presets_have_the_parameters_of_the_released_models():
-    released = {"nemotron-h-8b": 8.10e9, "nemotron-nano-9b-v2": 8.89e9, "codestral-mamba-7b": 7_285_403_648}
+    released = {
+        "nemotron-h-8b": 8.10e9,
+        "nemotron-nano-9b-v2": 8.89e9,
+        "codestral-mamba-7b": 7_285_403_648,
+        "granite-4-h-small": 32.2e9,  # its files: 59.99 GiB in bfloat16
+    }
     for name, count in released.items():
         config = EngineConfig(dtype="bfloat16", memory=2**40)
         assert make_plan(read_preset(name), config).weight_bytes == pytest.approx(2 * count, rel=1e-3)
 
 
-def test_every_preset_is_read_or_says_what_is_missing():
+def test_every_preset_is_read():
     for name in PRESETS:
-        if name.startswith("granite"):
-            with pytest.raises(UnsupportedModelError, match=r"GraniteMoeHybrid.*missing are mixtures of experts"):
-                read_preset(name)
-        else:
-            assert read_preset(name) == read_config(preset_folder(name))
+        assert read_preset(name) == read_config(preset_folder(name))
     with pytest.raises(ConfigError, match="preset is 'nemotron', expected one of nemotron-h-8b"):
         read_preset("nemotron")
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"), [("tiny-hybrid", 200), ("tiny-mamba2", 200), ("nemotron-h-8b", 20), ("codestral-mamba-7b", 20)]
+    ("name", "steps"),
+    [
+        ("tiny-hybrid", 200),
+        ("tiny-mamba2", 200),
+        ("nemotron-h-8b", 20),
+        ("codestral-mamba-7b", 20),
+        ("granite-4-h-small", 20),
+    ],
 )
 def test_activations_stay_finite_over_hundreds_of_steps_and_in_deep_models(name, steps):
     """The depth and pattern of the model, the sizes of a small one, bfloat16."""
-    small = read_preset("tiny-mamba2" if "mamba" in name else "tiny-hybrid")
+    small = read_preset("tiny-mamba2" if "mamba" in name else "tiny-moe" if "granite" in name else "tiny-hybrid")
     model = replace(small, pattern=read_preset(name).pattern)
     load = Load(batch=1, context=8, tokens=steps)
     config = replace(exact_configs(BASE, load)[OURS], dtype="bfloat16")
@@ -106,6 +114,16 @@ def test_the_ceiling_counts_every_byte_once(hybrid):
     assert weights_read(weights, model, 1000) == every
     tied = replace(model, tie_embeddings=True)
     assert weights_read(random_weights(tied, torch.float32, CPU), tied, 3) == every - 264 * 128 * 4
+
+
+def test_of_experts_the_ceiling_counts_those_that_rows_are_expected_to_choose():
+    model = read_preset("tiny-moe")
+    weights = random_weights(model, torch.float32, CPU)
+    every = sum(tensor.nbytes for name, tensor in weights.items() if name != "embeddings.weight")
+    expert = 3 * 64 * 128 * 4  # gate, up and down
+    assert weights_read(weights, model, 1) == every - 5 * (8 - 2) * expert
+    assert weights_read(weights, model, 2) == every - 5 * (8 - 2 - 6 / 4) * expert
+    assert weights_read(weights, model, 200) == pytest.approx(every)
 
 
 def test_the_bandwidth_of_a_cpu_is_measured():

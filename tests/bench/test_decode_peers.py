@@ -25,7 +25,7 @@ from statewise.errors import BackendError, ConfigError, EngineError
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("preset", ["tiny-hybrid", "tiny-mamba2"])
+@pytest.mark.parametrize("preset", ["tiny-hybrid", "tiny-mamba2", "tiny-moe"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_generate_over_the_same_weights_gives_the_same_tokens(preset):
     pytest.importorskip("transformers")

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from statewise.cache.window import predicted_replays
-from statewise.config import ModelConfig
+from statewise.config import ModelConfig, MoEConfig
 from statewise.engine.plan import Plan
 
 # Bytes a second that a kernel which only reads gets there; copies are slower.
 READ_BANDWIDTH = {"H200": 4.4e12}
 COPIED = {"cuda": 2**31, "cpu": 2**28}  # bytes of what is copied, well above any cache
+EXPERTS = ".experts."  # in the names of their weights
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Ceiling:
         return self.bytes / bandwidth * 1e3
 
 
-def ceiling(plan: Plan, weight_bytes: int, batch: int, context: int) -> Ceiling:
+def ceiling(plan: Plan, weight_bytes: float, batch: int, context: int) -> Ceiling:
     """Weights once; of each row: its state read, and written once in W tokens, its ring, window, keys and values.
 
     weight_bytes: as `weights_read` counts them.  context: tokens whose keys and values a row reads, at the least.
@@ -56,12 +57,26 @@ def ceiling(plan: Plan, weight_bytes: int, batch: int, context: int) -> Ceiling:
     )
 
 
-def weights_read(weights: Mapping[str, Tensor], config: ModelConfig, batch: int) -> int:
-    """Bytes that a step of ``batch`` rows reads: all, but of an embedding table that is no head only their rows."""
+def weights_read(weights: Mapping[str, Tensor], config: ModelConfig, batch: int) -> float:
+    """Bytes that a step of ``batch`` rows reads.
+
+    All, but of an embedding table that is no head only their rows, and of experts those that the rows are expected to
+    choose: `experts_read` of them.
+    """
     table = weights["embeddings.weight"]
     rows = 0 if config.tie_embeddings else min(batch, table.shape[0])  # a tied one is read as the head
     rest = sum(tensor.nbytes for name, tensor in weights.items() if name != "embeddings.weight")
-    return rest + rows * table.shape[1] * table.element_size()
+    experts = sum(tensor.nbytes for name, tensor in weights.items() if EXPERTS in name)
+    idle = 0.0 if config.moe is None else experts * (1 - experts_read(config.moe, batch) / config.moe.experts)
+    return rest + rows * table.shape[1] * table.element_size() - idle
+
+
+def experts_read(moe: MoEConfig, rows: int) -> float:
+    """How many of a layer's experts so many rows choose, if each chooses among all alike, and by itself: the mean.
+
+    A row leaves one out with probability 1 - chosen / experts. Trained routers are less even, so they read fewer.
+    """
+    return moe.experts * (1 - (1 - moe.chosen / moe.experts) ** rows)
 
 
 def bandwidth_of(device: torch.device) -> tuple[float, str]:

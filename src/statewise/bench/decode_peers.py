@@ -17,6 +17,7 @@ from torch import Tensor
 from statewise.bench.decode import WARM_STEPS, Load, Timing, emptied
 from statewise.bench.decode_ceiling import wait
 from statewise.errors import BackendError, ConfigError
+from statewise.models.families import FAMILIES, read_config
 
 PEERS = ("transformers", "vllm")
 
@@ -37,7 +38,8 @@ def transformers_model(folder: Path, weights: Mapping[str, Tensor], dtype: torch
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=dtype)
-    wanted = {key: key.removeprefix("backbone.").removeprefix("model.") for key in model.state_dict()}
+    ours = read_config(folder)
+    wanted = {key: FAMILIES[ours.architecture].rename(key, ours) for key in model.state_dict()}
     absent = sorted(set(wanted.values()) - set(weights))
     if absent:
         raise ConfigError(f"transformers names weights that ours lack: {', '.join(absent[:4])}")

@@ -47,7 +47,7 @@ def _fill(tensor: Tensor, name: str, own: str, generator: torch.Generator) -> Te
         return tensor.fill_(1.0)
     if own == "bias":
         return tensor.zero_()
-    fan_in = math.prod(tensor.shape[1:])
+    fan_in = tensor.shape[-1]  # of a convolution's channel its width, of experts that of each
     return tensor.normal_(std=1.0 if name == "embeddings.weight" else fan_in**-0.5, generator=generator)
 
 

@@ -68,6 +68,7 @@ def _read(hf: HFConfig) -> ModelConfig:
 
 
 def _rename(name: str, config: ModelConfig) -> str:
+    """Experts have two names in transformers 5: those of released files, and its own."""
     shared = "mixer" if config.moe is None else "mixer.shared"
     name = in_two_blocks(
         without_prefix(name, config),
@@ -79,6 +80,9 @@ def _rename(name: str, config: ModelConfig) -> str:
             "block_sparse_moe.router.layer": "mixer.router",
             "block_sparse_moe.input_linear.weight": "mixer.experts.up_proj",
             "block_sparse_moe.output_linear.weight": "mixer.experts.down_proj",
+            "block_sparse_moe.router.weight": "mixer.router.weight",
+            "block_sparse_moe.experts.gate_up_proj": "mixer.experts.up_proj",
+            "block_sparse_moe.experts.down_proj": "mixer.experts.down_proj",
         },
     )
     return {"embed_tokens.weight": "embeddings.weight", "norm.weight": "norm_f.weight"}.get(name, name)
