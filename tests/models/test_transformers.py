@@ -55,6 +55,17 @@ GRANITE = {
     "rms_norm_eps": 1e-2,  # large, to be seen
 }
 
+BAMBA = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 40,
+    "num_hidden_layers": 4,
+    "attn_layer_indices": [1, 3],
+    "mamba_n_heads": 8,
+    "mamba_d_state": 12,
+    "rms_norm_eps": 1e-2,
+}
+
 
 def saved(tmp_path, family, **options):
     """A random checkpoint folder and transformers' own model."""
@@ -63,6 +74,8 @@ def saved(tmp_path, family, **options):
     if family == "nemotron":
         config = transformers.NemotronHConfig(**SMALL, **NEMOTRON, **options)
         model = transformers.NemotronHForCausalLM(config)
+    elif family == "bamba":
+        model = transformers.BambaForCausalLM(transformers.BambaConfig(**SMALL, **BAMBA, **options))
     elif family == "granite":
         model = transformers.GraniteMoeHybridForCausalLM(
             transformers.GraniteMoeHybridConfig(**SMALL, **GRANITE, **options)
@@ -90,6 +103,9 @@ def saved(tmp_path, family, **options):
         ("granite", {"num_local_experts": 0, "mamba_proj_bias": True, "mamba_conv_bias": False}),
         ("granite", {"num_local_experts": 6, "num_experts_per_tok": 3, "tie_word_embeddings": True}),
         ("granite", {"num_local_experts": 5, "num_experts_per_tok": 1, "mamba_d_head": 8}),
+        ("bamba", {}),
+        ("bamba", {"tie_word_embeddings": True, "mamba_proj_bias": True, "mlp_bias": True}),
+        ("bamba", {"rope_parameters": {"rope_type": "default", "rope_theta": 20.0, "partial_rotary_factor": 1.0}}),
         ("mamba2", {}),
         ("mamba2", {"tie_word_embeddings": True, "use_bias": True}),
         ("mamba2", {"residual_in_fp32": False, "time_step_limit": (0.05, 0.4)}),
@@ -105,8 +121,10 @@ def test_prefill_and_decode_equal_transformers(tmp_path, family, options, interv
         expected = theirs.double()(tokens[None], use_cache=False).logits[0].double()
     memory = caches(config if config.attention else _without_attention(config), interval)
     blocks = list(range(6))
-    head = Row(tokens[:7].tolist(), 0, 1, blocks, wants_all_logits=True)
-    got = [model(make_batch([], [head], 4, CPU), memory)]
+    got = []
+    for start, end in ((0, 5), (5, 7)):
+        chunk = Row(tokens[start:end].tolist(), start, 1, blocks, wants_all_logits=True)
+        got.append(model(make_batch([], [chunk], 4, CPU), memory))
     for position in range(7, 24):
         row = Row([int(tokens[position])], position, 1, blocks)
         got.append(model(make_batch([row], [], 4, CPU), memory))

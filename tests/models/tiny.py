@@ -5,7 +5,7 @@ import torch
 from statewise.cache.mamba import MambaPool
 from statewise.cache.paged_kv import PagedKV
 from statewise.cache.spec import KVSpec, MambaSpec
-from statewise.config import AttentionConfig, MambaConfig, MLPConfig, ModelConfig
+from statewise.config import AttentionConfig, MambaConfig, MLPConfig, ModelConfig, RopeConfig
 from statewise.models.hybrid import Caches, HybridModel
 from statewise.ops.backend import resolve
 
@@ -29,7 +29,7 @@ def tiny_config(pattern: tuple[str, ...] = PATTERN) -> ModelConfig:
             proj_bias=True,
             conv_bias=True,
         ),
-        attention=AttentionConfig(heads=4, kv_heads=2, head_dim=8),
+        attention=AttentionConfig(heads=4, kv_heads=2, head_dim=8, rope=RopeConfig(rotary_dim=4, theta=50.0)),
         mlp=MLPConfig(inner_size=24, bias=False),
         norm_eps=1e-5,
         residual_in_fp32=False,

@@ -90,10 +90,10 @@ class HybridModel(nn.Module):
             self.lm_head.weight = self.embeddings.weight
 
     def prepare(self) -> Self:
-        """Let every mixer compute once what depends on its weights alone. For inference, once they are loaded."""
-        for layer in self.layers:
-            if isinstance(layer.mixer, Mamba2Mixer):
-                layer.mixer.prepare()
+        """Let every mixer compute once what no step changes. For inference, once weights are loaded."""
+        for module in self.modules():
+            if isinstance(module, Mamba2Mixer | Attention):
+                module.prepare()
         return self
 
     def forward(self, batch: Batch, caches: Caches) -> Tensor:

@@ -1,6 +1,8 @@
 """Weights from the safetensors files of a checkpoint folder. Whatever does not fit is told in one error."""
 
 import json
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,8 @@ from statewise.ops.backend import Ops
 _ALWAYS_WIDE = ("A_log", "D", "dt_bias")
 # Extra heads for speculative decoding that some Nemotron-H releases carry. Not part of the model proper.
 _IGNORED = ("mtp.",)
+# In a name that a family gives: which part of the weight's rows.
+_PART = re.compile(r"\[(\d+)\]")
 
 
 def load_model(folder: Path, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device) -> HybridModel:
@@ -37,15 +41,16 @@ def load_model(folder: Path, config: ModelConfig, ops: Ops, dtype: torch.dtype, 
     files = weight_files(folder)
     _check(folder, expected, _shapes(files, config))
 
-    weights: dict[str, Tensor] = {}
+    parts: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
     for file in files:
         with _open(file) as tensors:
             for key in tensors.keys():  # noqa: SIM118, a safetensors handle is no mapping
-                name = rename(key, config)
+                name, part = _place(rename(key, config))
                 if name in expected:
                     wide = name.rpartition(".")[2] in _ALWAYS_WIDE
                     to = torch.promote_types(dtype, torch.float32) if wide else dtype
-                    weights[name] = tensors.get_tensor(key).to(device=device, dtype=to)
+                    parts[name][part] = tensors.get_tensor(key).to(device=device, dtype=to)
+    weights = {name: _joined(parts.pop(name)) for name in list(parts)}
     if config.tie_embeddings:
         weights["lm_head.weight"] = weights["embeddings.weight"]
     model.load_state_dict(weights, assign=True)
@@ -83,18 +88,35 @@ def _open(file: Path) -> Iterator[Any]:
 
 def _shapes(files: list[Path], config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every weight in the files, by our names; nothing is loaded."""
-    shapes: dict[str, tuple[int, ...]] = {}
+    parts: defaultdict[str, dict[int, tuple[int, ...]]] = defaultdict(dict)
     rename = FAMILIES[config.architecture].rename
     for file in files:
         with _open(file) as tensors:
             for key in tensors.keys():  # noqa: SIM118
-                name = rename(key, config)
+                name, part = _place(rename(key, config))
                 if name.startswith(_IGNORED) or (config.tie_embeddings and name == "lm_head.weight"):
                     continue
-                if name in shapes:
+                if part in parts[name]:
                     raise WeightsError(f"{file}: weight {key} is in an earlier file too")
-                shapes[name] = tuple(tensors.get_slice(key).get_shape())
-    return shapes
+                parts[name][part] = tuple(tensors.get_slice(key).get_shape())
+    for name, shapes in parts.items():
+        if len({shape[1:] for shape in shapes.values()}) > 1:
+            raise WeightsError(f"{file.parent}: the parts of {name} have shapes {shapes}, expected rows of one shape")
+    return {name: _joined_shape([*shapes.values()]) for name, shapes in parts.items()}
+
+
+def _place(name: str) -> tuple[str, int]:
+    """The weight, and which part of its rows."""
+    part = _PART.search(name)
+    return (name, 0) if part is None else (_PART.sub("", name), int(part[1]))
+
+
+def _joined(parts: dict[int, Tensor]) -> Tensor:
+    return torch.cat([parts[i] for i in sorted(parts)]) if len(parts) > 1 else next(iter(parts.values()))
+
+
+def _joined_shape(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
 
 
 def _check(folder: Path, expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:

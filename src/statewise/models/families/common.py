@@ -78,6 +78,7 @@ class Family:
     """How one architecture reads.
 
     rename: the name of a weight in a file -> its name in `HybridModel.state_dict`; a name that it does not know stays.
+    ``[i]`` in the result: this is the i-th part of its rows.
     """
 
     read: Callable[[HFConfig], ModelConfig]
