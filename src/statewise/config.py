@@ -41,6 +41,7 @@ class MambaConfig:
     dt_limit: tuple[float, float]
     proj_bias: bool
     conv_bias: bool
+    norm: bool = True  # the gated RMS norm in front of the output projection; False: the gate alone
 
     @property
     def inner_size(self) -> int:
@@ -82,6 +83,16 @@ class MLPConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SigmoidRouter:
+    """The router of DeepSeek-V3: sigmoids of the scores; with a learned bias they choose, without it they weigh."""
+
+    groups: int  # of experts, equally many side by side
+    chosen_groups: int  # those with the largest sums of their two best; experts come from these alone
+    normalised: bool  # whether a token's weights add up to `scale`
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class MoEConfig:
     """One mixture of experts: a router sends each token to some of many MLPs, and adds them up by its weights."""
 
@@ -90,6 +101,15 @@ class MoEConfig:
     inner_size: int  # of one expert
     gated: bool  # as in MLPConfig; experts have no biases
     shared: MLPConfig | None  # an MLP that every token takes besides
+    sigmoid: SigmoidRouter | None = None  # None: the weights are a softmax over the scores of the chosen
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What some weights are multiplied by as they are loaded: the muP multipliers of Falcon-H1."""
+
+    ending: str  # of the weights' names
+    sections: tuple[tuple[int, float], ...]  # so many rows by so much, one section after the other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +119,7 @@ class ModelConfig:
     architecture: str
     vocab_size: int
     hidden_size: int
-    pattern: tuple[str, ...]  # of "mamba", "attention", "mlp", "moe"
+    pattern: tuple[str, ...]  # of "mamba", "attention", "mlp", "moe"; "mamba+attention": side by side
     mamba: MambaConfig
     attention: AttentionConfig | None
     mlp: MLPConfig | None
@@ -113,10 +133,11 @@ class ModelConfig:
     embedding_multiplier: float = 1.0  # of the embeddings
     residual_multiplier: float = 1.0  # of what each block adds to the residual stream
     logits_divisor: float = 1.0
+    factors: tuple[Factor, ...] = ()
 
-    def count(self, kind: str) -> int:
-        """How many layers of ``kind`` the pattern has."""
-        return self.pattern.count(kind)
+    def count(self, kind: str, before: int | None = None) -> int:
+        """How many layers are or have a ``kind``, of all or of those in front of layer ``before``."""
+        return sum(kind in layer.split("+") for layer in self.pattern[:before])
 
 
 def option(default: Any, meaning: str, hashed: bool = True) -> Any:

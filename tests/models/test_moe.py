@@ -108,7 +108,7 @@ def test_on_a_gpu_it_equals_float64_and_a_graph_holds_it(count, experts):
         first = y.clone()
         graph.replay()
     assert torch.equal(first, y)
-    chosen = [layer._route(each)[1].sort().values.cpu() for layer, each in ((on_gpu, held), (exact, x.double()))]
+    chosen = [layer.router(each)[1].sort().values.cpu() for layer, each in ((on_gpu, held), (exact, x.double()))]
     same = (chosen[0] == chosen[1]).all(-1)  # scores that differ in their last bits may choose another expert
     assert same.float().mean() > 0.9
     expected = exact(x.double())[same]

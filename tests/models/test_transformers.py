@@ -39,6 +39,13 @@ NEMOTRON = {
     "time_step_min": 1e-9,
 }
 MAMBA2 = {"num_heads": 8, "head_dim": 8, "state_size": 12, "n_groups": 1, "num_hidden_layers": 3}
+EXPERTS = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 40,
+    "routed_scaling_factor": 2.5,
+}
 GRANITE = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -66,6 +73,29 @@ BAMBA = {
     "rms_norm_eps": 1e-2,
 }
 
+FALCON = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "mamba_d_ssm": 48,
+    "mamba_n_heads": 6,
+    "mamba_n_groups": 2,
+    "mamba_d_head": 8,
+    "mamba_d_state": 12,
+    "mamba_norm_before_gate": False,
+    "rms_norm_eps": 1e-2,
+    "embedding_multiplier": 5.7,
+    "lm_head_multiplier": 0.3,
+    "attention_in_multiplier": 0.8,
+    "attention_out_multiplier": 0.9,
+    "key_multiplier": 0.6,
+    "ssm_in_multiplier": 1.3,
+    "ssm_out_multiplier": 0.7,
+    "ssm_multipliers": [0.9, 0.8, 0.7, 1.2, 1.1],
+    "mlp_multipliers": [0.9, 0.6],
+}
+
 
 def saved(tmp_path, family, **options):
     """A random checkpoint folder and transformers' own model."""
@@ -74,8 +104,11 @@ def saved(tmp_path, family, **options):
     if family == "nemotron":
         config = transformers.NemotronHConfig(**SMALL, **NEMOTRON, **options)
         model = transformers.NemotronHForCausalLM(config)
+        model.set_experts_implementation("eager")  # the others multiply no float64
     elif family == "bamba":
         model = transformers.BambaForCausalLM(transformers.BambaConfig(**SMALL, **BAMBA, **options))
+    elif family == "falcon":
+        model = transformers.FalconH1ForCausalLM(transformers.FalconH1Config(**SMALL, **FALCON, **options))
     elif family == "granite":
         model = transformers.GraniteMoeHybridForCausalLM(
             transformers.GraniteMoeHybridConfig(**SMALL, **GRANITE, **options)
@@ -90,6 +123,9 @@ def saved(tmp_path, family, **options):
             parameter.data = 1 + 0.2 * torch.randn_like(parameter)
         else:
             parameter.data = torch.randn_like(parameter) * 0.3
+    for name, bias in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            bias.normal_(std=0.2)
     model.save_pretrained(tmp_path)
     return model.eval()
 
@@ -99,6 +135,11 @@ def saved(tmp_path, family, **options):
     [
         ("nemotron", {"hybrid_override_pattern": "M-M*-M*"}),
         ("nemotron", {"hybrid_override_pattern": "MM-*", "use_conv_bias": False, "mlp_bias": True}),
+        ("nemotron", {"hybrid_override_pattern": "MEM*E", **EXPERTS}),
+        (
+            "nemotron",
+            {"hybrid_override_pattern": "M-E*", **EXPERTS, "norm_topk_prob": False, "n_group": 4, "topk_group": 2},
+        ),
         ("granite", {"num_local_experts": 0, "tie_word_embeddings": True}),
         ("granite", {"num_local_experts": 0, "mamba_proj_bias": True, "mamba_conv_bias": False}),
         ("granite", {"num_local_experts": 6, "num_experts_per_tok": 3, "tie_word_embeddings": True}),
@@ -106,6 +147,8 @@ def saved(tmp_path, family, **options):
         ("bamba", {}),
         ("bamba", {"tie_word_embeddings": True, "mamba_proj_bias": True, "mlp_bias": True}),
         ("bamba", {"rope_parameters": {"rope_type": "default", "rope_theta": 20.0, "partial_rotary_factor": 1.0}}),
+        ("falcon", {}),
+        ("falcon", {"mamba_rms_norm": True, "tie_word_embeddings": True, "head_dim": 16}),
         ("mamba2", {}),
         ("mamba2", {"tie_word_embeddings": True, "use_bias": True}),
         ("mamba2", {"residual_in_fp32": False, "time_step_limit": (0.05, 0.4)}),

@@ -12,11 +12,11 @@ from statewise.ops.backend import Ops, resolve
 # dt of a fresh Mamba-2, log-uniform, and the range of -A, as in the paper's code (Dao and Gu, arXiv:2405.21060).
 DT_RANGE = (1e-3, 1e-1)
 A_RANGE = (1.0, 16.0)
-_WIDE = ("A_log", "D", "dt_bias")
+_WIDE = ("A_log", "D", "dt_bias", "correction_bias")
 
 
 def random_weights(config: ModelConfig, dtype: torch.dtype, device: torch.device, seed: int = 0) -> dict[str, Tensor]:
-    """Weights by the names of `HybridModel.state_dict`, in ``dtype``; A_log, D and dt_bias in float32 or wider.
+    """Weights by the names of `HybridModel.state_dict`, in ``dtype``; those of `_WIDE` in float32 or wider.
 
     Matrices keep the variance of what goes through them (1 / fan-in), norms are 1, biases 0, and A and dt are those of
     a fresh Mamba-2, whose states forget: activations stay finite however long it decodes.
@@ -45,7 +45,7 @@ def _fill(tensor: Tensor, name: str, own: str, generator: torch.Generator) -> Te
         return dt.add_(torch.log(-torch.expm1(-dt)))  # softplus of it is dt
     if own == "D" or "norm" in name:
         return tensor.fill_(1.0)
-    if own == "bias":
+    if own in ("bias", "correction_bias"):
         return tensor.zero_()
     fan_in = tensor.shape[-1]  # of a convolution's channel its width, of experts that of each
     return tensor.normal_(std=1.0 if name == "embeddings.weight" else fan_in**-0.5, generator=generator)

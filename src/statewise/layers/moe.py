@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from statewise.config import MoEConfig
+from statewise.config import MoEConfig, SigmoidRouter
 from statewise.errors import BackendError
 from statewise.layers.mlp import MLP, activation, up_size
 
@@ -39,12 +39,12 @@ class MoE(nn.Module):
     def __init__(self, hidden_size: int, config: MoEConfig):
         super().__init__()
         self.config = config
-        self.router = nn.Linear(hidden_size, config.experts, bias=False)
+        self.router = Router(hidden_size, config)
         self.experts = Experts(hidden_size, config)
         self.shared = None if config.shared is None else MLP(hidden_size, config.shared)
 
     def forward(self, x: Tensor) -> Tensor:
-        weights, chosen = self._route(x)
+        weights, chosen = self.router(x)
         of_expert, order = chosen.flatten().sort(stable=True)
         every = torch.arange(self.config.experts, device=x.device)
         ends = torch.searchsorted(of_expert, every, right=True, out_int32=True)
@@ -55,11 +55,39 @@ class MoE(nn.Module):
             return torch.bmm(weights[:, None], y)[:, 0]
         return torch.baddbmm(self.shared(x)[:, None], weights[:, None], y)[:, 0]
 
-    def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights in x's dtype and experts of each token, (L, chosen): a softmax over the chosen alone."""
-        scores = self.router(x)
-        best, chosen = scores.to(torch.promote_types(scores.dtype, torch.float32)).topk(self.config.chosen, dim=-1)
-        return best.softmax(-1).to(x.dtype), chosen
+
+class Router(nn.Module):
+    """(L, hidden) -> weights in x's dtype and experts of each token, (L, chosen) both."""
+
+    def __init__(self, hidden_size: int, config: MoEConfig):
+        super().__init__()
+        self.config = config
+        self.weight = nn.Parameter(torch.empty(config.experts, hidden_size))
+        if config.sigmoid is not None:
+            self.correction_bias = nn.Parameter(torch.empty(config.experts))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        if self.config.sigmoid is None:
+            best, chosen = functional.linear(x, self.weight).to(wide).topk(self.config.chosen, dim=-1)
+            return best.softmax(-1).to(x.dtype), chosen
+        scores = functional.linear(x.to(wide), self.weight.to(wide)).sigmoid()
+        weights, chosen = self._by_sigmoid(scores, self.config.sigmoid)
+        return weights.to(x.dtype), chosen
+
+    def _by_sigmoid(self, scores: Tensor, router: SigmoidRouter) -> tuple[Tensor, Tensor]:
+        corrected = scores + self.correction_bias
+        if router.chosen_groups < router.groups:
+            in_groups = corrected.unflatten(-1, (router.groups, -1))
+            of_group = in_groups.topk(2, dim=-1).values.sum(-1)
+            kept = torch.zeros_like(of_group, dtype=torch.bool)
+            kept.scatter_(-1, of_group.topk(router.chosen_groups, dim=-1).indices, True)
+            corrected = in_groups.where(kept[..., None], -torch.inf).flatten(-2)
+        chosen = corrected.topk(self.config.chosen, dim=-1).indices
+        weights = scores.gather(-1, chosen)
+        if router.normalised:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return weights * router.scale, chosen
 
 
 def grouped_linear(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:

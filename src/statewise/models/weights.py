@@ -6,24 +6,25 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from statewise.config import ModelConfig
+from statewise.config import Factor, ModelConfig
 from statewise.errors import CheckpointError, WeightsError
 from statewise.models.families import FAMILIES
 from statewise.models.hybrid import HybridModel
 from statewise.ops.backend import Ops
 
 # Kept in float32 (float64 in double) whatever the model's dtype: the decay is exponential in them.
-_ALWAYS_WIDE = ("A_log", "D", "dt_bias")
+# The bias of a router decides between sums that are close.
+_ALWAYS_WIDE = ("A_log", "D", "dt_bias", "correction_bias")
 # Extra heads for speculative decoding that some Nemotron-H releases carry. Not part of the model proper.
 _IGNORED = ("mtp.",)
-# In a name that a family gives: which part of the weight's rows.
-_PART = re.compile(r"\[(\d+)\]")
+# In a name that a family gives: which part of the weight's rows, [i], or which of what is stacked in it, {i}.
+_PART = re.compile(r"\[(\d+)\]|\{(\d+)\}")
 
 
 def load_model(folder: Path, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device) -> HybridModel:
@@ -39,22 +40,39 @@ def load_model(folder: Path, config: ModelConfig, ops: Ops, dtype: torch.dtype, 
     if config.tie_embeddings:
         del expected["lm_head.weight"]
     files = weight_files(folder)
-    _check(folder, expected, _shapes(files, config))
+    parts = _parts(files, config)
+    _check(folder, expected, {name: _joined(shapes) for name, shapes in parts.items()})
 
-    parts: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
+    weights: dict[str, Tensor] = {}
     for file in files:
         with _open(file) as tensors:
             for key in tensors.keys():  # noqa: SIM118, a safetensors handle is no mapping
-                name, part = _place(rename(key, config))
-                if name in expected:
-                    wide = name.rpartition(".")[2] in _ALWAYS_WIDE
+                place = _place(rename(key, config))
+                if place.name in expected:
+                    wide = place.name.rpartition(".")[2] in _ALWAYS_WIDE
                     to = torch.promote_types(dtype, torch.float32) if wide else dtype
-                    parts[name][part] = tensors.get_tensor(key).to(device=device, dtype=to)
-    weights = {name: _joined(parts.pop(name)) for name in list(parts)}
+                    tensor = tensors.get_tensor(key)
+                    if len(parts[place.name]) == 1 and not place.is_stacked:
+                        weights[place.name] = tensor.to(device=device, dtype=to)
+                        continue
+                    if place.name not in weights:
+                        weights[place.name] = torch.empty(expected[place.name], device=device, dtype=to)
+                    _rows(weights[place.name], place, parts[place.name]).copy_(tensor)
+    _multiply(weights, config.factors)
     if config.tie_embeddings:
         weights["lm_head.weight"] = weights["embeddings.weight"]
     model.load_state_dict(weights, assign=True)
     return model.requires_grad_(False).eval().prepare()
+
+
+def _multiply(weights: dict[str, Tensor], factors: tuple[Factor, ...]) -> None:
+    """In place, each product rounded once."""
+    for name, weight in weights.items():
+        for factor in factors:
+            if name.endswith(factor.ending):
+                sections = weight.split([rows for rows, _ in factor.sections])
+                for section, (_, by) in zip(sections, factor.sections, strict=True):
+                    section.mul_(by)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -86,40 +104,57 @@ def _open(file: Path) -> Iterator[Any]:
         raise CheckpointError(f"{file} cannot be read, it may be truncated: {error}") from error
 
 
-def _shapes(files: list[Path], config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every weight in the files, by our names; nothing is loaded."""
-    parts: defaultdict[str, dict[int, tuple[int, ...]]] = defaultdict(dict)
+Shape = tuple[int, ...]
+
+
+class _Place(NamedTuple):
+    """Where a tensor of a file goes: a weight of ours, or a part of one."""
+
+    name: str
+    part: int
+    is_stacked: bool  # the parts lie along a first dimension of their own; else their rows are joined
+
+
+def _place(name: str) -> _Place:
+    part = _PART.search(name)
+    if part is None:
+        return _Place(name, 0, False)
+    return _Place(_PART.sub("", name), int(part[1] or part[2]), part[1] is None)
+
+
+def _parts(files: list[Path], config: ModelConfig) -> dict[str, dict[int, Shape]]:
+    """Shapes of all parts of every weight in the files, by our names; nothing is loaded."""
+    parts: defaultdict[str, dict[int, Shape]] = defaultdict(dict)
     rename = FAMILIES[config.architecture].rename
     for file in files:
         with _open(file) as tensors:
             for key in tensors.keys():  # noqa: SIM118
-                name, part = _place(rename(key, config))
+                name, part, is_stacked = _place(rename(key, config))
                 if name.startswith(_IGNORED) or (config.tie_embeddings and name == "lm_head.weight"):
                     continue
                 if part in parts[name]:
                     raise WeightsError(f"{file}: weight {key} is in an earlier file too")
-                parts[name][part] = tuple(tensors.get_slice(key).get_shape())
+                shape = tuple(tensors.get_slice(key).get_shape())
+                parts[name][part] = (1, *shape) if is_stacked else shape
     for name, shapes in parts.items():
         if len({shape[1:] for shape in shapes.values()}) > 1:
             raise WeightsError(f"{file.parent}: the parts of {name} have shapes {shapes}, expected rows of one shape")
-    return {name: _joined_shape([*shapes.values()]) for name, shapes in parts.items()}
+    return parts
 
 
-def _place(name: str) -> tuple[str, int]:
-    """The weight, and which part of its rows."""
-    part = _PART.search(name)
-    return (name, 0) if part is None else (_PART.sub("", name), int(part[1]))
+def _joined(shapes: dict[int, Shape]) -> Shape:
+    """The shape of all parts together."""
+    first = next(iter(shapes.values()))
+    return (sum(shape[0] for shape in shapes.values()), *first[1:]) if len(shapes) > 1 else first
 
 
-def _joined(parts: dict[int, Tensor]) -> Tensor:
-    return torch.cat([parts[i] for i in sorted(parts)]) if len(parts) > 1 else next(iter(parts.values()))
+def _rows(weight: Tensor, place: _Place, shapes: dict[int, Shape]) -> Tensor:
+    """The view of a weight that a part of it fills. shapes: of all its parts."""
+    begin = sum(shapes[part][0] for part in shapes if part < place.part)
+    return weight[begin] if place.is_stacked else weight[begin : begin + shapes[place.part][0]]
 
 
-def _joined_shape(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
-    return (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
-
-
-def _check(folder: Path, expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:
+def _check(folder: Path, expected: dict[str, Shape], found: dict[str, Shape]) -> None:
     problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in found]
     problems += [f"unexpected {name} {shape}" for name, shape in found.items() if name not in expected]
     problems += [

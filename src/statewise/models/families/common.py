@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import torch
 
-from statewise.config import AttentionConfig, MambaConfig, ModelConfig, is_int
+from statewise.config import AttentionConfig, MambaConfig, ModelConfig, MoEConfig, is_int
 from statewise.errors import CheckpointError, UnsupportedModelError
 
 
@@ -107,7 +107,7 @@ def shared_fields(hf: HFConfig, architecture: str, pattern: tuple[str, ...], **o
     eos = given if isinstance(given, list) else [] if given is None else [given]
     if not all(isinstance(token, int) for token in eos):
         raise CheckpointError(f"{hf.path}: eos_token_id is {given!r}, expected token ids")
-    if "mamba" not in pattern:
+    if not any("mamba" in kind.split("+") for kind in pattern):
         raise UnsupportedModelError(f"{hf.path}: the model has no Mamba-2 layer")
     context = hf.get("max_position_embeddings")
     return {
@@ -199,3 +199,18 @@ def attention_config(hf: HFConfig, head_dim: int | None = None, **more: Any) -> 
     if attention.heads % attention.kv_heads:
         raise CheckpointError(f"{hf.path}: {heads} attention heads do not divide among {attention.kv_heads} KV heads")
     return attention
+
+
+def expect_choice(hf: HFConfig, moe: MoEConfig) -> None:
+    """Raise CheckpointError where a token cannot choose so many experts, or groups of them."""
+    groups, chosen = (1, 1) if moe.sigmoid is None else (moe.sigmoid.groups, moe.sigmoid.chosen_groups)
+    if moe.experts % groups or chosen > groups:
+        raise CheckpointError(
+            f"{hf.path}: {moe.experts} experts are in {groups} groups, of which a token takes {chosen}"
+        )
+    if moe.chosen > moe.experts // groups * chosen:
+        raise CheckpointError(
+            f"{hf.path}: num_experts_per_tok is {moe.chosen}, of {moe.experts // groups * chosen} experts"
+        )
+    if chosen < groups and moe.experts // groups < 2:
+        raise CheckpointError(f"{hf.path}: groups of one expert, expected two at least")

@@ -6,6 +6,7 @@ from statewise.models.families.common import (
     Family,
     HFConfig,
     attention_config,
+    expect_choice,
     ibm_mamba_config,
     in_two_blocks,
     shared_fields,
@@ -42,8 +43,7 @@ def _experts(hf: HFConfig, shared: MLPConfig) -> MoEConfig | None:
         gated=True,
         shared=shared,
     )
-    if moe.chosen > moe.experts:
-        raise CheckpointError(f"{hf.path}: num_experts_per_tok is {moe.chosen}, of {moe.experts} experts")
+    expect_choice(hf, moe)
     return moe
 
 
