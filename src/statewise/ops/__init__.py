@@ -7,6 +7,7 @@ from statewise.ops.causal_conv import causal_conv_prefill, causal_conv_step
 from statewise.ops.checkpointed_step import checkpointed_step
 from statewise.ops.gated_rms_norm import gated_rms_norm
 from statewise.ops.mixer_step import mixer_step
+from statewise.ops.mlp_activation import mlp_activation
 from statewise.ops.move_slots import move_slots
 from statewise.ops.paged_attention import paged_attention_prefill, paged_attention_step, store_kv
 from statewise.ops.ssd_prefill import ssd_prefill
@@ -21,6 +22,7 @@ __all__ = [
     "checkpointed_step",
     "gated_rms_norm",
     "mixer_step",
+    "mlp_activation",
     "move_slots",
     "paged_attention_prefill",
     "paged_attention_step",
