@@ -156,7 +156,7 @@ def test_without_a_norm_the_second_kernel_gates(launched, shape):
     dims, window, width = shape
     case = Case(dims, window, width, 13 if HAS_GPU else 3, torch.float16, torch.float32)
     del case.weights["norm_weight"]
-    case.options = {"dt_limit": LIMIT, "norm": False}
+    case.options = {"dt_limit": LIMIT}
     check(case, prefetch=HAS_GPU)
     out = torch.full((case.own.shape[0], dims.heads * dims.head_dim), NAN, dtype=torch.float16, device=DEVICE)
     y = case.run("triton", out=out)[0]
@@ -193,8 +193,6 @@ def test_what_does_not_fit_is_named():
     small = Scratch.allocate(1, d.heads, d.head_dim, d.groups, d.state_size, case.window, torch.float32, DEVICE)
     with pytest.raises(ArgumentError, match="scratch is of 1 rows, expected at least 2"):
         case.run("triton", scratch=small)
-    with pytest.raises(ArgumentError, match="norm_weight is given, but norm is off"):
-        case.run("torch", norm=False)
     case.options["group_size"] = 7
     with pytest.raises(ArgumentError, match="group_size 7 does not divide 128 channels"):
         case.run("torch")

@@ -34,7 +34,8 @@ class Mamba2Mixer(nn.Module):
         self.A_log = nn.Parameter(torch.empty(config.heads))
         self.D = nn.Parameter(torch.empty(config.heads))
         self.norm = nn.Module()
-        self.norm.weight = nn.Parameter(torch.empty(config.inner_size))
+        weight = nn.Parameter(torch.empty(config.inner_size)) if config.norm else None
+        self.norm.register_parameter("weight", weight)
         self.out_proj = nn.Linear(config.inner_size, hidden_size, bias=config.proj_bias)
 
         self.A: Tensor | None = None
@@ -66,7 +67,7 @@ class Mamba2Mixer(nn.Module):
         in 16 bits; convolution, scan and norm sum in float32.
         """
         config, norm_weight = self.config, self.norm.weight
-        assert isinstance(norm_weight, Tensor)
+        assert norm_weight is None or isinstance(norm_weight, Tensor)
         z, xBC, dt = self._split(hidden)
         with torch.autocast(hidden.device.type, enabled=False):
             x, B, C = self._heads(causal_conv_rows(xBC, self._conv_weight(), self.conv1d.bias))

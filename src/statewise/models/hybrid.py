@@ -31,32 +31,42 @@ class Caches:
 
 
 class Block(nn.Module):
-    """A norm and a mixer. index: this layer's place among the layers of its kind.
+    """A norm and a mixer. number: of the layer in the model.
 
     The residual stream is residual + update: a block adds what the one before has left, and leaves its own. Where the
     model multiplies updates by m, the stream is kept divided by m: then they are added as they are, and a norm of it is
     the norm of the real one if its eps is divided by m squared.
     """
 
-    def __init__(self, config: ModelConfig, kind: str, index: int, ops: Ops):
+    def __init__(self, config: ModelConfig, number: int, ops: Ops):
         super().__init__()
-        self.kind, self.index, self.residual_in_fp32, self.ops = kind, index, config.residual_in_fp32, ops
+        self.kind, self.residual_in_fp32, self.ops = config.pattern[number], config.residual_in_fp32, ops
+        # Its places among the layers that have caches of a kind.
+        self.mamba_index, self.attention_index = (config.count(kind, before=number) for kind in ("mamba", "attention"))
         self.norm = RMSNorm(config.hidden_size, _stream_eps(config))
-        self.mixer = _mixer(config, kind, ops)
+        self.mixer = _mixer(config, self.kind, ops)
 
     def forward(self, residual: Tensor, update: Tensor | None, batch: Batch, caches: Caches) -> tuple[Tensor, Tensor]:
         """residual, update: (L, hidden_size); update None: zeros. Returns the next pair."""
         hidden, residual = self.ops.add_rms_norm(residual, update, self.norm.weight, eps=self.norm.eps)
         if self.residual_in_fp32:
             residual = residual.to(torch.promote_types(residual.dtype, torch.float32))
-        if self.kind == "mamba":
-            return residual, self.mixer(hidden, batch, caches.mamba.layer(self.index), caches.scratch)
-        if self.kind == "attention":
-            return residual, self.mixer(hidden, batch, caches.kv, self.index, caches.attention_scratch)
-        return residual, self.mixer(hidden)
+        return residual, self._mix(self.mixer, self.kind, hidden, batch, caches)
+
+    def _mix(self, mixer: nn.Module, kind: str, hidden: Tensor, batch: Batch, caches: Caches) -> Tensor:
+        if isinstance(mixer, nn.ModuleDict):  # side by side
+            first, second = (self._mix(part, name, hidden, batch, caches) for name, part in mixer.items())
+            return first + second
+        if kind == "mamba":
+            return mixer(hidden, batch, caches.mamba.layer(self.mamba_index), caches.scratch)
+        if kind == "attention":
+            return mixer(hidden, batch, caches.kv, self.attention_index, caches.attention_scratch)
+        return mixer(hidden)
 
 
 def _mixer(config: ModelConfig, kind: str, ops: Ops) -> nn.Module:
+    if "+" in kind:
+        return nn.ModuleDict({part: _mixer(config, part, ops) for part in kind.split("+")})
     if kind == "mamba":
         return Mamba2Mixer(config.hidden_size, config.mamba, config.norm_eps, ops)
     if kind == "attention":
@@ -81,9 +91,7 @@ class HybridModel(nn.Module):
         self.config, self.ops = config, ops
         self.stream_scale = config.embedding_multiplier / config.residual_multiplier
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(
-            Block(config, kind, config.pattern[:i].count(kind), ops) for i, kind in enumerate(config.pattern)
-        )
+        self.layers = nn.ModuleList(Block(config, number, ops) for number in range(len(config.pattern)))
         self.norm_f = RMSNorm(config.hidden_size, _stream_eps(config), scale=1 / config.logits_divisor)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_embeddings:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from statewise.config import ModelConfig
 from statewise.errors import CheckpointError, UnsupportedModelError
-from statewise.models.families import bamba, granite, mamba2, nemotron_h
+from statewise.models.families import bamba, falcon_h1, granite, mamba2, nemotron_h
 from statewise.models.families.common import Family, HFConfig
 
 __all__ = ["FAMILIES", "Family", "HFConfig", "read_config"]
@@ -13,6 +13,7 @@ FAMILIES = {
     "Mamba2ForCausalLM": mamba2.FAMILY,
     "NemotronHForCausalLM": nemotron_h.FAMILY,
     "BambaForCausalLM": bamba.FAMILY,
+    "FalconH1ForCausalLM": falcon_h1.FAMILY,
     "GraniteMoeHybridForCausalLM": granite.FAMILY,
 }
 

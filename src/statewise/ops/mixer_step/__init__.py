@@ -33,7 +33,6 @@ def mixer_step(
     eps: float = 1e-5,
     group_size: int | None = None,
     norm_before_gate: bool = False,
-    norm: bool = True,
     rand_seed: Tensor | None = None,
     rand_layer: int = 0,
     out: Tensor | None = None,
@@ -45,11 +44,10 @@ def mixer_step(
 
         x, B, C = silu(conv(xBC));  y = checkpointed_step(x, dt, A, B, C, ...);  out = gated_rms_norm(y, z, norm_weight)
 
-    norm: False leaves out the norm (as Falcon-H1 does) and with it a launch: ``out = y * silu(z)``.
-
     xBC: (B, H * P + 2 * G * N), dt: (B, H), z: (B, H * P) or None, slices of what the input projection made.
     conv_weight: (C, K), conv_bias: (C,) or None, conv_window: (S, C, K - 1), with C the channels of xBC.
-    A, D, dt_bias: (H,).  norm_weight: (H * P,) or None; eps, group_size, norm_before_gate: as in `gated_rms_norm`.
+    A, D, dt_bias: (H,).  norm_weight: (H * P,), or None: ``out = y * silu(z)``, in two launches.
+    eps, group_size, norm_before_gate: as in `gated_rms_norm`.
     state to prefetch: as in `checkpointed_step`; the convolution window is that of ``write_slots``, and the promise of
     prefetch includes it. -1 in either slot marks a padded row: it reads and writes nothing, its y is zero.
     out: (B, H * P), where the result goes, or None: it is allocated.  scratch: of at least B rows, or None: likewise.
@@ -77,7 +75,6 @@ def mixer_step(
         norm_weight=(norm_weight, (inner,)),
         out=(out, (xBC.shape[0], inner)),
     )
-    expect(norm or norm_weight is None, op, "norm_weight is given, but norm is off")
     group_size = inner if group_size is None else group_size
     divides = group_size > 0 and inner % group_size == 0
     expect(divides, op, f"group_size {group_size} does not divide {inner} channels")
@@ -105,7 +102,6 @@ def mixer_step(
         eps=eps,
         group_size=group_size,
         norm_before_gate=norm_before_gate,
-        norm=norm,
         rand_seed=rand_seed,
         rand_layer=rand_layer,
         out=out,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def composed(
-    conv: Callable[..., Tensor], step: Callable[..., Tensor], gated_norm: Callable[..., Tensor]
+    conv: Callable[..., Tensor], step: Callable[..., Tensor], norm: Callable[..., Tensor]
 ) -> Callable[..., Tensor]:
     """A `mixer_step` that calls these in turn: a `causal_conv_step`, a `checkpointed_step`, a `gated_rms_norm`."""
 
@@ -28,7 +28,6 @@ def composed(
         eps: float = 1e-5,
         group_size: int | None = None,
         norm_before_gate: bool = False,
-        norm: bool = True,
         out: Tensor | None = None,
         scratch: object = None,  # of no use here
         **options: Any,
@@ -46,14 +45,11 @@ def composed(
             B.unflatten(-1, (-1, state_size)),
             C.unflatten(-1, (-1, state_size)),
             state,
-            z=None if norm or z is None else z[:, None].unflatten(-1, (heads, head_dim)),
             read_slots=read_slots,
             write_slots=write_slots,
             **options,
         )
-        y = y.flatten(1)
-        if norm:
-            y = gated_norm(y, z, norm_weight, eps=eps, group_size=group_size, norm_before_gate=norm_before_gate)
+        y = norm(y.flatten(1), z, norm_weight, eps=eps, group_size=group_size, norm_before_gate=norm_before_gate)
         return y if out is None else out.copy_(y)
 
     return mixer_step

@@ -70,7 +70,6 @@ def mixer_step(
     eps: float,
     group_size: int,
     norm_before_gate: bool,
-    norm: bool,
     rand_seed: Tensor | None,
     rand_layer: int,
     out: Tensor | None,
@@ -85,8 +84,8 @@ def mixer_step(
     enough = scratch.y.shape[0] >= batch
     expect(enough, "mixer_step", f"scratch is of {scratch.y.shape[0]} rows, expected at least {batch}")
     y, convolved = scratch.y[:batch], scratch.convolved[:batch]
-    gate = None if norm or z is None else z.unflatten(1, (heads, head_dim))
-    if not norm:  # the step's own output is the result
+    gate = None if z is None or norm_weight is not None else z.unflatten(1, (heads, head_dim))
+    if norm_weight is None:  # the step's own output is the result
         expect_last_contiguous(OP, z=z, out=out)
         out = torch.empty(y.flatten(1).shape, dtype=xBC.dtype, device=xBC.device) if out is None else out
         y = out.unflatten(1, (heads, head_dim))
@@ -111,7 +110,7 @@ def mixer_step(
         weights = (conv_weight, conv_bias, A, D, dt_bias, dt_limit)
         _launch_append(run, pages, xBC, dt, conv_window, *weights, C, mix, fold, prefetch)
         launch_output(run, pages, None, C, gate, y, mix, fold)
-    if not norm:
+    if norm_weight is None:
         assert out is not None
         return out
     return gated_rms_norm(y.flatten(1), z, norm_weight, eps, group_size, norm_before_gate, out, prefetch)
