@@ -32,6 +32,7 @@ def test_presets_have_the_parameters_of_the_released_models():
         "nemotron-h-8b": 8.10e9,
         "nemotron-nano-9b-v2": 8.89e9,
         "codestral-mamba-7b": 7_285_403_648,
+        "nemotron-3-nano-30b-a3b": 31.58e9,
         "granite-4-h-small": 32.2e9,  # its files: 59.99 GiB in bfloat16
     }
     for name, count in released.items():

@@ -47,10 +47,32 @@ def test_an_unsupported_family(capsys, broken):
     assert "family LlamaForCausalLM is not supported; supported are Mamba2ForCausalLM, NemotronHForCausalLM" in message
 
 
-def test_experts_are_not_supported_yet(capsys, broken):
-    change_config(broken, hybrid_override_pattern="M-ME")
-    message = refused(capsys, "info", broken)
-    assert "layer 3 is of kind 'moe'; supported are mamba, attention and mlp" in message
+EXPERTS = {
+    "hybrid_override_pattern": "M-ME",
+    "num_hidden_layers": 4,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "moe_shared_expert_intermediate_size": 16,
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"hybrid_override_pattern": "M-MX"}, "layer 3 is of kind 'X'; supported are mamba, attention, mlp and moe"),
+        ({"moe_latent_size": 32}, "moe_latent_size is 32, supported is None"),
+        ({"n_shared_experts": 2}, "n_shared_experts is 2, supported is 1"),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok is 9, of 8 experts"),
+        ({"n_group": 3}, "8 experts are in 3 groups, of which a token takes 1"),
+        ({"n_group": 4, "num_experts_per_tok": 3}, "num_experts_per_tok is 3, of 2 experts"),
+        ({"n_group": 8, "num_experts_per_tok": 1}, "groups of one expert"),
+        ({"routed_scaling_factor": 0}, "routed_scaling_factor is 0, expected a positive number"),
+    ],
+)
+def test_impossible_experts(capsys, broken, values, message):
+    change_config(broken, **EXPERTS | values)
+    assert message in refused(capsys, "info", broken)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def saved(tmp_path, family, **options):
         ("granite", {"num_local_experts": 0, "tie_word_embeddings": True}),
         ("granite", {"num_local_experts": 0, "mamba_proj_bias": True, "mamba_conv_bias": False}),
         ("granite", {"num_local_experts": 6, "num_experts_per_tok": 3, "tie_word_embeddings": True}),
-        ("granite", {"num_local_experts": 5, "num_experts_per_tok": 1, "mamba_d_head": 8}),
+        ("granite", {"num_local_experts": 5, "num_experts_per_tok": 1, "position_embedding_type": "rope"}),
         ("bamba", {}),
         ("bamba", {"tie_word_embeddings": True, "mamba_proj_bias": True, "mlp_bias": True}),
         ("bamba", {"rope_parameters": {"rope_type": "default", "rope_theta": 20.0, "partial_rotary_factor": 1.0}}),

@@ -1,6 +1,6 @@
 """GraniteMoeHybridForCausalLM (Granite 4.0 H): a mixer and a gated MLP in each layer, in some sizes with experts."""
 
-from statewise.config import MLPConfig, ModelConfig, MoEConfig
+from statewise.config import MLPConfig, ModelConfig, MoEConfig, RopeConfig
 from statewise.errors import CheckpointError, UnsupportedModelError
 from statewise.models.families.common import (
     Family,
@@ -12,6 +12,7 @@ from statewise.models.families.common import (
     shared_fields,
     without_prefix,
 )
+from statewise.models.families.rope import rope_config
 
 _KINDS = {"mamba": "mamba", "linear_attention": "mamba", "attention": "attention", "full_attention": "attention"}
 
@@ -47,14 +48,21 @@ def _experts(hf: HFConfig, shared: MLPConfig) -> MoEConfig | None:
     return moe
 
 
+def _rope(hf: HFConfig) -> RopeConfig | None:
+    """None of all models that have been released with Mamba-2 layers, which say "nope"."""
+    if hf.get("position_embedding_type", "nope") == "rope":
+        return rope_config(hf, hf.size("hidden_size") // hf.size("num_attention_heads"))
+    hf.expect("position_embedding_type", "nope")
+    return None
+
+
 def _read(hf: HFConfig) -> ModelConfig:
     hf.expect("hidden_act", "silu")
     hf.expect("attention_bias", False)
-    hf.expect("position_embedding_type", "nope")
     shared = MLPConfig(inner_size=hf.size("shared_intermediate_size"), bias=False, gated=True)
     moe, mixers = _experts(hf, shared), _mixers(hf)
     pattern = tuple(kind for mixer in mixers for kind in (mixer, "mlp" if moe is None else "moe"))
-    attention = attention_config(hf, scale=hf.number("attention_multiplier", 1.0))
+    attention = attention_config(hf, scale=hf.number("attention_multiplier", 1.0), rope=_rope(hf))
     return ModelConfig(
         **shared_fields(hf, "GraniteMoeHybridForCausalLM", pattern, norm_eps=hf.number("rms_norm_eps", 1e-6)),
         mamba=ibm_mamba_config(hf),
