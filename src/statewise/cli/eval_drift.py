@@ -215,9 +215,8 @@ def _table(
 def _report(
     arguments: argparse.Namespace, backend: str, drifts: "Mapping[Way, Sequence[Drift | ModelDrift]]"
 ) -> dict[str, Any]:
-    options = {
-        k: str(v) if isinstance(v, Path) else v for k, v in vars(arguments).items() if k not in ("command", "what")
-    }
+    left_out = ("command", "what", *(("shape", "dt_range") if arguments.model else ("model",)))
+    options = {k: str(v) if isinstance(v, Path) else v for k, v in vars(arguments).items() if k not in left_out}
     return {
         "statewise": __version__,
         "torch": torch.__version__,
