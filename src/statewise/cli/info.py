@@ -61,12 +61,15 @@ def _lengths(plan: Plan, config: EngineConfig) -> list[int]:
 
 def _model_rows(model: ModelConfig) -> list[tuple[str, str]]:
     mamba, attention = model.mamba, model.attention
-    letters = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+    letters = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E", "mamba+attention": "H"}
     runs = [(letters[kind], len(list(same))) for kind, same in groupby(model.pattern)]
     pattern = "".join(letter if count == 1 else f"{letter}{count}" for letter, count in runs)
     rows = [
         ("architecture", model.architecture),
-        ("layers", f"{len(model.pattern)}: {pattern}   (M Mamba-2, * attention, - MLP, E experts)"),
+        (
+            "layers",
+            f"{len(model.pattern)}: {pattern}   (M Mamba-2, * attention, H both, - MLP, E experts)",
+        ),
         (
             "Mamba-2",
             f"{mamba.heads} heads x {mamba.head_dim}, state {mamba.state_size}, {mamba.groups} groups, "
@@ -74,8 +77,9 @@ def _model_rows(model: ModelConfig) -> list[tuple[str, str]]:
         ),
     ]
     if attention:
-        heads = f"{attention.heads} heads x {attention.head_dim}, {attention.kv_heads} KV heads, no position encoding"
-        rows.append(("attention", heads))
+        heads, rope = f"{attention.heads} heads x {attention.head_dim}, {attention.kv_heads} KV heads", attention.rope
+        encoding = f"RoPE of {rope.rotary_dim} channels, theta {rope.theta:g}" if rope else "no position encoding"
+        rows.append(("attention", f"{heads}, {encoding}"))
     if model.moe:
         beside = f", one of {model.moe.shared.inner_size} for all" if model.moe.shared else ""
         rows.append(

@@ -1,7 +1,7 @@
 """FalconH1ForCausalLM: Mamba-2 and attention side by side in each layer, then a gated MLP; muP multipliers.
 
-The multipliers of projections are multiplied into their weights when these are loaded: one rounding more of a weight,
-where transformers rounds an activation.
+The multipliers of queries and keys are in the scale of the scores, that of the logits in the last norm; the others are
+multiplied into weights as these are loaded, which rounds a weight once more where transformers rounds an activation.
 """
 
 from dataclasses import replace
@@ -44,10 +44,18 @@ def _multipliers(hf: HFConfig, name: str, count: int) -> list[float]:
     return [hf.with_values(**{name: value}).number(name, 1.0) for value in given]
 
 
-def _factors(hf: HFConfig, mamba: MambaConfig, attention: AttentionConfig, mlp: MLPConfig) -> tuple[Factor, ...]:
-    """Multipliers of inputs and outputs, as those of the rows of weights. No projection has a bias."""
+def _attention(hf: HFConfig) -> AttentionConfig:
+    head_dim = hf.size("head_dim", hf.size("hidden_size") // hf.size("num_attention_heads"))
+    scale = hf.number("attention_in_multiplier", 1.0) ** 2 * hf.number("key_multiplier", 1.0) * head_dim**-0.5
+    return attention_config(hf, head_dim, scale=scale, rope=rope_config(hf, head_dim))
+
+
+def _factors(hf: HFConfig, mamba: MambaConfig, mlp: MLPConfig) -> tuple[Factor, ...]:
+    """Multipliers of inputs and outputs, as those of the rows of weights. No projection has a bias.
+
+    Attention is linear in its values, so their multiplier is in the output projection.
+    """
     hidden, inner, states = hf.size("hidden_size"), mamba.inner_size, mamba.groups * mamba.state_size
-    heads, kv_heads = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
     ssm_in, attention_in = hf.number("ssm_in_multiplier", 1.0), hf.number("attention_in_multiplier", 1.0)
     in_rows = (inner, inner, states, states, mamba.heads)  # of z, x, B, C, dt
     in_multipliers = _multipliers(hf, "ssm_multipliers", 5)
@@ -55,10 +63,7 @@ def _factors(hf: HFConfig, mamba: MambaConfig, attention: AttentionConfig, mlp: 
     sections: dict[str, list[tuple[int, float]]] = {
         "mamba.in_proj": [(rows, ssm_in * m) for rows, m in zip(in_rows, in_multipliers, strict=True)],
         "mamba.out_proj": [(hidden, hf.number("ssm_out_multiplier", 1.0))],
-        "attention.q_proj": [(heads, attention_in)],
-        "attention.k_proj": [(kv_heads, attention_in * hf.number("key_multiplier", 1.0))],
-        "attention.v_proj": [(kv_heads, attention_in)],
-        "attention.o_proj": [(hidden, hf.number("attention_out_multiplier", 1.0))],
+        "attention.o_proj": [(hidden, attention_in * hf.number("attention_out_multiplier", 1.0))],
         "mixer.up_proj": [(mlp.inner_size, gate), (mlp.inner_size, 1.0)],
         "mixer.down_proj": [(hidden, down)],
     }
@@ -74,17 +79,15 @@ def _read(hf: HFConfig) -> ModelConfig:
     for name in ("attention_bias", "mamba_proj_bias", "projectors_bias", "mlp_bias"):
         hf.expect(name, False)
     pattern = ("mamba+attention", "mlp") * hf.size("num_hidden_layers")
-    head_dim = hf.size("head_dim", hf.size("hidden_size") // hf.size("num_attention_heads"))
-    mamba, attention = _mamba(hf), attention_config(hf, head_dim, rope=rope_config(hf, head_dim))
-    mlp = MLPConfig(inner_size=hf.size("intermediate_size"), bias=False, gated=True)
+    mamba, mlp = _mamba(hf), MLPConfig(inner_size=hf.size("intermediate_size"), bias=False, gated=True)
     return ModelConfig(
         **shared_fields(hf, "FalconH1ForCausalLM", pattern, norm_eps=hf.number("rms_norm_eps", 1e-5)),
         mamba=mamba,
-        attention=attention,
+        attention=_attention(hf),
         mlp=mlp,
         embedding_multiplier=hf.number("embedding_multiplier", 1.0),
         logits_divisor=1 / hf.number("lm_head_multiplier", 1.0),
-        factors=_factors(hf, mamba, attention, mlp),
+        factors=_factors(hf, mamba, mlp),
     )
 
 
