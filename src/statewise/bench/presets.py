@@ -23,8 +23,8 @@ PRESETS = {
     # ibm-granite/granite-4.0-h-small: its config.json. 32.2 G parameters. (In all of Granite 3 and 4 logits_scaling is
     # hidden_size / 256, and of 40 layers the residual multiplier 0.22.)
     "granite-4-h-small": "36 Mamba-2 and 4 attention layers, each followed by 72 experts, 10 a token, and a shared one",
-    # nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16: its config.json, as the tests of `nemotron3_jax` (The JAX Authors) have
-    # it. 31.58 G parameters.
+    # nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16: its config.json, as the tests of `nemotron3_jax` (The JAX Authors)
+    # have it. 31.58 G parameters.
     "nemotron-3-nano-30b-a3b": "23 Mamba-2 and 6 attention layers, 23 of 128 experts, 6 a token, and a shared one",
     # Small ones for a CPU.
     "tiny-hybrid": "5 Mamba-2, 2 attention, 5 MLP layers, 1.2 M parameters",
