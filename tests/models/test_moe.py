@@ -7,16 +7,19 @@ from torch.nn.functional import silu
 from statewise.config import MLPConfig, MoEConfig
 from statewise.errors import BackendError
 from statewise.layers.moe import MoE, expect_runnable
+from statewise.ops.backend import resolve
 from tests.ops.kernels import HAS_GPU
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 HIDDEN = 16
 
 
-def mixture(gated=True, shared=True, experts=6, chosen=3, hidden=HIDDEN, inner=8, seed=0):
+def mixture(gated=True, shared=True, experts=6, chosen=3, hidden=HIDDEN, inner=8, backend="torch", seed=0):
     beside = MLPConfig(inner_size=24, bias=False, gated=gated) if shared else None
     config = MoEConfig(experts=experts, chosen=chosen, inner_size=inner, gated=gated, shared=beside)
-    layer = MoE(hidden, config).double().requires_grad_(False)
+    layer = (
+        MoE(hidden, config, resolve(backend, CUDA if backend == "triton" else CPU)[0]).double().requires_grad_(False)
+    )
     generator = torch.Generator().manual_seed(seed)
     for parameter in layer.parameters():
         parameter.normal_(std=parameter.shape[-1] ** -0.5, generator=generator)
@@ -91,7 +94,10 @@ def test_what_a_gpu_cannot_run_is_an_error(dtype, hidden, inner, message):
 def test_on_a_gpu_it_equals_float64_and_a_graph_holds_it(count, experts):
     """The error is under twice that of the same in bfloat16 on a CPU, with the routing of the GPU's scores."""
     exact = mixture(experts=experts, chosen=5, hidden=256, inner=64)
-    on_gpu, on_cpu = (mixture(experts=experts, chosen=5, hidden=256, inner=64).bfloat16() for _ in range(2))
+    on_gpu, on_cpu = (
+        mixture(experts=experts, chosen=5, hidden=256, inner=64, backend=backend).bfloat16()
+        for backend in ("triton", "torch")
+    )
     exact.load_state_dict({name: weight.double() for name, weight in on_cpu.state_dict().items()})
     on_gpu = on_gpu.cuda()
     x = rows(count, 256).bfloat16()

@@ -10,6 +10,7 @@ from torch.nn import functional
 from statewise.config import MoEConfig, SigmoidRouter
 from statewise.errors import BackendError
 from statewise.layers.mlp import MLP, activation, up_size
+from statewise.ops.backend import Ops
 
 # PyTorch's grouped product runs on these GPUs; elsewhere it loops over the experts and waits for the host.
 GROUPED_CAPABILITIES = (9, 10)
@@ -36,21 +37,17 @@ class Experts(nn.Module):
 class MoE(nn.Module):
     """(L, hidden) -> (L, hidden), token by token; no state. A row's result does not depend on the others' values."""
 
-    def __init__(self, hidden_size: int, config: MoEConfig):
+    def __init__(self, hidden_size: int, config: MoEConfig, ops: Ops):
         super().__init__()
-        self.config = config
+        self.config, self.ops = config, ops
         self.router = Router(hidden_size, config)
         self.experts = Experts(hidden_size, config)
         self.shared = None if config.shared is None else MLP(hidden_size, config.shared)
 
     def forward(self, x: Tensor) -> Tensor:
         weights, chosen = self.router(x)
-        of_expert, order = chosen.flatten().sort(stable=True)
-        every = torch.arange(self.config.experts, device=x.device)
-        ends = torch.searchsorted(of_expert, every, right=True, out_int32=True)
-        y = self.experts(x[order // self.config.chosen], ends)
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
-        y = y[back].unflatten(0, chosen.shape)  # (L, chosen, hidden), by a gather: the sum has a fixed order
+        tokens, places, ends = self.ops.sort_by_expert(chosen, self.config.experts)
+        y = self.experts(x[tokens], ends)[places]  # (L, chosen, hidden), by a gather: the sum has a fixed order
         if self.shared is None:
             return torch.bmm(weights[:, None], y)[:, 0]
         return torch.baddbmm(self.shared(x)[:, None], weights[:, None], y)[:, 0]

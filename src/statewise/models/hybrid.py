@@ -74,7 +74,7 @@ def _mixer(config: ModelConfig, kind: str, ops: Ops) -> nn.Module:
         return Attention(config.hidden_size, config.attention, ops)
     if kind == "moe":
         assert config.moe is not None
-        return MoE(config.hidden_size, config.moe)
+        return MoE(config.hidden_size, config.moe, ops)
     assert config.mlp is not None
     return MLP(config.hidden_size, config.mlp)
 

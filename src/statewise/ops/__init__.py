@@ -10,6 +10,7 @@ from statewise.ops.mixer_step import mixer_step
 from statewise.ops.mlp_activation import mlp_activation
 from statewise.ops.move_slots import move_slots
 from statewise.ops.paged_attention import paged_attention_prefill, paged_attention_step, store_kv
+from statewise.ops.sort_by_expert import sort_by_expert
 from statewise.ops.ssd_prefill import ssd_prefill
 from statewise.ops.state_step import state_step
 
@@ -26,6 +27,7 @@ __all__ = [
     "move_slots",
     "paged_attention_prefill",
     "paged_attention_step",
+    "sort_by_expert",
     "ssd_prefill",
     "state_step",
     "store_kv",
