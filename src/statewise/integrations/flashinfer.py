@@ -113,6 +113,7 @@ def build(rest: Ops, needs: Needs, device: torch.device) -> Ops:
         paged_attention_step=rest.paged_attention_step,
         paged_attention_prefill=rest.paged_attention_prefill,
         store_kv=rest.store_kv,
+        choose_experts=rest.choose_experts,
         sort_by_expert=rest.sort_by_expert,
         warm_up=partial(warm_up, steps, needs, device),
         reads_dead_rows=True,

@@ -40,7 +40,7 @@ class MoE(nn.Module):
     def __init__(self, hidden_size: int, config: MoEConfig, ops: Ops):
         super().__init__()
         self.config, self.ops = config, ops
-        self.router = Router(hidden_size, config)
+        self.router = Router(hidden_size, config, ops)
         self.experts = Experts(hidden_size, config)
         self.shared = None if config.shared is None else MLP(hidden_size, config.shared)
 
@@ -56,35 +56,37 @@ class MoE(nn.Module):
 class Router(nn.Module):
     """(L, hidden) -> weights in x's dtype and experts of each token, (L, chosen) both."""
 
-    def __init__(self, hidden_size: int, config: MoEConfig):
+    def __init__(self, hidden_size: int, config: MoEConfig, ops: Ops):
         super().__init__()
-        self.config = config
+        self.config, self.ops = config, ops
         self.weight = nn.Parameter(torch.empty(config.experts, hidden_size))
         if config.sigmoid is not None:
             self.correction_bias = nn.Parameter(torch.empty(config.experts))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        if self.config.sigmoid is None:
-            best, chosen = functional.linear(x, self.weight).to(wide).topk(self.config.chosen, dim=-1)
-            return best.softmax(-1).to(x.dtype), chosen
-        scores = functional.linear(x.to(wide), self.weight.to(wide)).sigmoid()
-        weights, chosen = self._by_sigmoid(scores, self.config.sigmoid)
-        return weights.to(x.dtype), chosen
+        sigmoid, chosen = self.config.sigmoid, self.config.chosen
+        if sigmoid is None:
+            return self.ops.choose_experts(functional.linear(x, self.weight), chosen)
+        scores = wide_scores(x, self.weight)
+        allowed = self._allowed(scores, sigmoid) if sigmoid.chosen_groups < sigmoid.groups else None
+        rest = {"normalised": sigmoid.normalised, "scale": sigmoid.scale, "dtype": x.dtype}
+        return self.ops.choose_experts(scores, chosen, bias=self.correction_bias, allowed=allowed, **rest)
 
-    def _by_sigmoid(self, scores: Tensor, router: SigmoidRouter) -> tuple[Tensor, Tensor]:
-        corrected = scores + self.correction_bias
-        if router.chosen_groups < router.groups:
-            in_groups = corrected.unflatten(-1, (router.groups, -1))
-            of_group = in_groups.topk(2, dim=-1).values.sum(-1)
-            kept = torch.zeros_like(of_group, dtype=torch.bool)
-            kept.scatter_(-1, of_group.topk(router.chosen_groups, dim=-1).indices, True)
-            corrected = in_groups.where(kept[..., None], -torch.inf).flatten(-2)
-        chosen = corrected.topk(self.config.chosen, dim=-1).indices
-        weights = scores.gather(-1, chosen)
-        if router.normalised:
-            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
-        return weights * router.scale, chosen
+    def _allowed(self, scores: Tensor, router: SigmoidRouter) -> Tensor:
+        """(L, experts) bool: the experts of the best groups. No released hybrid has more than one group."""
+        in_groups = (scores.sigmoid() + self.correction_bias).unflatten(-1, (router.groups, -1))
+        of_group = in_groups.topk(2, dim=-1).values.sum(-1)
+        best = of_group.topk(router.chosen_groups, dim=-1).indices
+        kept = torch.zeros_like(of_group, dtype=torch.bool).scatter_(-1, best, True)
+        return kept.repeat_interleave(self.config.experts // router.groups, dim=-1)
+
+
+def wide_scores(x: Tensor, weight: Tensor) -> Tensor:
+    """``x @ weight.T`` in float32 (float64 in double): of 16-bit numbers the products are exact, and not rounded."""
+    if x.device.type == "cuda" and x.dtype == weight.dtype == torch.bfloat16:
+        return torch.mm(x, weight.T, out_dtype=torch.float32)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return functional.linear(x.to(wide), weight.to(wide))
 
 
 def grouped_linear(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:

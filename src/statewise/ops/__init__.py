@@ -5,6 +5,7 @@ from statewise.ops.advance_trackers import advance_trackers
 from statewise.ops.apply_rope import apply_rope
 from statewise.ops.causal_conv import causal_conv_prefill, causal_conv_step
 from statewise.ops.checkpointed_step import checkpointed_step
+from statewise.ops.choose_experts import choose_experts
 from statewise.ops.gated_rms_norm import gated_rms_norm
 from statewise.ops.mixer_step import mixer_step
 from statewise.ops.mlp_activation import mlp_activation
@@ -21,6 +22,7 @@ __all__ = [
     "causal_conv_prefill",
     "causal_conv_step",
     "checkpointed_step",
+    "choose_experts",
     "gated_rms_norm",
     "mixer_step",
     "mlp_activation",

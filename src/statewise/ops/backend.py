@@ -51,6 +51,7 @@ class Ops:
     paged_attention_step: Callable[..., Tensor]
     paged_attention_prefill: Callable[..., Tensor]
     store_kv: Callable[..., None]
+    choose_experts: Callable[..., tuple[Tensor, Tensor]]
     sort_by_expert: Callable[..., tuple[Tensor, Tensor, Tensor]]
     warm_up: Callable[[], None] = _nothing
     reads_dead_rows: bool = False
@@ -172,5 +173,6 @@ def _bind(name: str, device: torch.device) -> Ops:
         paged_attention_step=partial(ops.paged_attention_step, backend=name),
         paged_attention_prefill=partial(ops.paged_attention_prefill, backend=name),
         store_kv=partial(ops.store_kv, backend=name),
+        choose_experts=partial(ops.choose_experts, backend=name),
         sort_by_expert=partial(ops.sort_by_expert, backend=name),
     )

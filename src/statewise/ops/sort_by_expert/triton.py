@@ -10,7 +10,7 @@ from statewise.ops.triton_common import pdl_options, start
 BLOCK = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["choices"])  # else it compiles anew where a prompt first has another divisor
 def sort_by_expert_kernel(
     p_chosen, p_tokens, p_places, p_ends, choices, CHOSEN: tl.constexpr, USE_PDL: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
