@@ -122,7 +122,8 @@ def test_rotated_is_the_same_for_rows_of_sequences_and_has_a_gradient():
     torch.testing.assert_close(gradient[1], back, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.skipif(not HAS_GPU, reason="CUDA graphs need a GPU")
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")
 def test_a_captured_launch_reads_the_positions_of_its_replay():
     query, key, positions, inv_freq = inputs(9, 8, 2, 64, 32, torch.bfloat16)
     rotate(query, key, positions, inv_freq, "triton")
