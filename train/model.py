@@ -11,6 +11,7 @@ from statewise.config import ModelConfig
 from statewise.demo.checkpoint import DemoSizes, nemotron_h_config, write_json
 from statewise.layers.attention import Attention
 from statewise.layers.mamba2 import Mamba2Mixer
+from statewise.layers.mlp import MLP
 from statewise.models.families import read_config
 from statewise.models.hybrid import Block, HybridModel
 from statewise.ops.backend import resolve
@@ -77,8 +78,8 @@ def forward(model: HybridModel, tokens: Tensor) -> Tensor:
     for layer in model.layers:
         assert isinstance(layer, Block)
         mixer = layer.mixer
-        run = mixer.whole if isinstance(mixer, Mamba2Mixer | Attention) else mixer
-        residual = residual + run(layer.norm(residual))
+        assert isinstance(mixer, Mamba2Mixer | Attention | MLP)
+        residual = residual + mixer.whole(layer.norm(residual))
     return model.norm_f(residual)
 
 

@@ -108,6 +108,7 @@ def build(rest: Ops, needs: Needs, device: torch.device) -> Ops:
         causal_conv_step=rest.causal_conv_step,
         gated_rms_norm=rest.gated_rms_norm,
         add_rms_norm=rest.add_rms_norm,
+        mlp_activation=rest.mlp_activation,
         advance_trackers=rest.advance_trackers,
         apply_rope=rest.apply_rope,
         paged_attention_step=rest.paged_attention_step,

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from statewise.config import MoEConfig, SigmoidRouter
 from statewise.errors import BackendError
-from statewise.layers.mlp import MLP, activation, up_size
+from statewise.layers.mlp import MLP, up_size
 from statewise.ops.backend import Ops
 
 # PyTorch's grouped product runs on these GPUs; elsewhere it loops over the experts and waits for the host.
@@ -21,16 +21,16 @@ ALIGNMENT = 16
 class Experts(nn.Module):
     """The weights of all experts. Shapes and order of rows are those of Granite's released checkpoints."""
 
-    def __init__(self, hidden_size: int, config: MoEConfig):
+    def __init__(self, hidden_size: int, config: MoEConfig, ops: Ops):
         super().__init__()
-        self.gated = config.gated
+        self.gated, self.ops = config.gated, ops
         up = up_size(config.inner_size, config.gated)
         self.up_proj = nn.Parameter(torch.empty(config.experts, up, hidden_size))
         self.down_proj = nn.Parameter(torch.empty(config.experts, hidden_size, config.inner_size))
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         """rows: (R, hidden), sorted by expert.  ends: (experts,) int32, where each one's rows end. (R, hidden)."""
-        inner = activation(grouped_linear(rows, self.up_proj, ends), self.gated)
+        inner = self.ops.mlp_activation(grouped_linear(rows, self.up_proj, ends), gated=self.gated)
         return grouped_linear(inner, self.down_proj, ends)
 
 
@@ -41,8 +41,8 @@ class MoE(nn.Module):
         super().__init__()
         self.config, self.ops = config, ops
         self.router = Router(hidden_size, config, ops)
-        self.experts = Experts(hidden_size, config)
-        self.shared = None if config.shared is None else MLP(hidden_size, config.shared)
+        self.experts = Experts(hidden_size, config, ops)
+        self.shared = None if config.shared is None else MLP(hidden_size, config.shared, ops)
 
     def forward(self, x: Tensor) -> Tensor:
         weights, chosen = self.router(x)

@@ -76,7 +76,7 @@ def _mixer(config: ModelConfig, kind: str, ops: Ops) -> nn.Module:
         assert config.moe is not None
         return MoE(config.hidden_size, config.moe, ops)
     assert config.mlp is not None
-    return MLP(config.hidden_size, config.mlp)
+    return MLP(config.hidden_size, config.mlp, ops)
 
 
 def _stream_eps(config: ModelConfig) -> float:

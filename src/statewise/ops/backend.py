@@ -46,6 +46,7 @@ class Ops:
     gated_rms_norm: Callable[..., Tensor]
     add_rms_norm: Callable[..., tuple[Tensor, Tensor]]
     mixer_step: Callable[..., Tensor]
+    mlp_activation: Callable[..., Tensor]
     advance_trackers: Callable[..., None]
     apply_rope: Callable[..., None]
     paged_attention_step: Callable[..., Tensor]
@@ -168,6 +169,7 @@ def _bind(name: str, device: torch.device) -> Ops:
         gated_rms_norm=partial(ops.gated_rms_norm, backend=name),
         add_rms_norm=partial(ops.add_rms_norm, backend=name),
         mixer_step=partial(ops.mixer_step, backend=name),
+        mlp_activation=partial(ops.mlp_activation, backend=name),
         advance_trackers=partial(ops.advance_trackers, backend=name),
         apply_rope=partial(ops.apply_rope, backend=name),
         paged_attention_step=partial(ops.paged_attention_step, backend=name),

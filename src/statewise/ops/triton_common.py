@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from statewise.errors import ArgumentError
 from statewise.ops.common import expect
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -42,6 +43,15 @@ def expect_no_double(op: str, *tensors: Tensor) -> None:
     """Raise ArgumentError for float64: the kernels sum in float32, the torch backend does better."""
     message = "float64 runs on the torch and reference backends, the triton backend sums in float32"
     expect(all(tensor.dtype != torch.float64 for tensor in tensors), op, message)
+
+
+def as_rows(op: str, name: str, tensor: Tensor) -> Tensor:
+    """(..., D) as (rows, D), never a copy. Raises ArgumentError where the rows have no common stride."""
+    try:
+        return tensor.view(-1, tensor.shape[-1])
+    except RuntimeError:
+        message = f"{name} has strides {tensor.stride()}, the triton backend expects one stride from row to row"
+        raise ArgumentError(f"{op}: {message}") from None
 
 
 @functools.cache

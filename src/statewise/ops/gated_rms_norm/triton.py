@@ -5,9 +5,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from statewise.errors import ArgumentError
 from statewise.ops.common import expect
-from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, pdl_options, silu, start, wait
+from statewise.ops.triton_common import (
+    as_rows,
+    expect_last_contiguous,
+    expect_no_double,
+    pdl_options,
+    silu,
+    start,
+    wait,
+)
 
 MAX_GROUP = 32768  # channels of one group that still fit the registers of a program
 
@@ -68,8 +75,8 @@ def gated_rms_norm(
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     if out.numel() == 0:
         return out
-    x_rows = _rows("x", x)
-    z_rows, out_rows = None if z is None else _rows("z", z), _rows("out", out)
+    x_rows = as_rows("gated_rms_norm", "x", x)
+    z_rows, out_rows = None if z is None else as_rows("gated_rms_norm", "z", z), as_rows("gated_rms_norm", "out", out)
     span = min(channels, 1024) if weight is None else group_size  # without a norm any cut of the channels will do
     block_r, block_d, num_warps = launch_parameters(span)
     rows, pdl = x_rows.shape[0], pdl_options(x.device)
@@ -82,12 +89,3 @@ def gated_rms_norm(
         BLOCK_R=block_r, BLOCK_D=block_d, num_warps=num_warps, PREFETCH=prefetch, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip
     return out
-
-
-def _rows(name: str, tensor: Tensor) -> Tensor:
-    """(..., D) as (rows, D), never a copy."""
-    try:
-        return tensor.view(-1, tensor.shape[-1])
-    except RuntimeError:
-        message = f"{name} has strides {tensor.stride()}, the triton backend expects one stride from row to row"
-        raise ArgumentError(f"gated_rms_norm: {message}") from None

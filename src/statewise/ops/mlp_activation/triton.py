@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, pdl_options, silu, start
+from statewise.ops.triton_common import as_rows, expect_last_contiguous, expect_no_double, pdl_options, silu, start
 
 BLOCK = 1024
 
@@ -30,13 +30,13 @@ def mlp_activation_kernel(
 def mlp_activation(x: Tensor, gated: bool) -> Tensor:
     expect_no_double("mlp_activation", x)
     expect_last_contiguous("mlp_activation", x=x)
-    rows, width = x.shape[0], x.shape[1] // 2 if gated else x.shape[1]
-    out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
+    width = x.shape[-1] // 2 if gated else x.shape[-1]
+    out = torch.empty(*x.shape[:-1], width, dtype=x.dtype, device=x.device)
     if out.numel() == 0:
         return out
-    pdl = pdl_options(x.device)
-    mlp_activation_kernel[(rows, triton.cdiv(width, BLOCK))](
-        p_x=x, p_out=out, D=width, stride_x=x.stride(0), stride_out=out.stride(0),
+    x_rows, pdl = as_rows("mlp_activation", "x", x), pdl_options(x.device)
+    mlp_activation_kernel[(x_rows.shape[0], triton.cdiv(width, BLOCK))](
+        p_x=x, p_out=out, D=width, stride_x=x_rows.stride(0), stride_out=width,
         GATED=gated, BLOCK=BLOCK, num_warps=4, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip
     return out
