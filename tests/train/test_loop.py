@@ -74,10 +74,10 @@ def test_a_seed_repeats_a_run_and_another_does_not(start: StartRun) -> None:
 
 def test_a_compiled_run_trains_as_another_does(start: StartRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)  # the clock would pay for it
     said: list[str] = []
     compiled, plain = start("a", SHORT, compile=True, say=said.append), start("b", SHORT)
-    assert compiled.run()
+    with torch._dynamo.config.patch(error_on_recompile=True):  # the clock would pay for it
+        assert compiled.run()
     assert plain.run()
     assert sum("compiled in" in line for line in said) == 1
     assert losses(compiled) == pytest.approx(losses(plain), rel=1e-4)
