@@ -20,8 +20,9 @@ PRESETS = {
     "nemotron-nano-9b-v2": "27 Mamba-2, 4 attention, 25 MLP layers",
     # mistralai/Mamba-Codestral-7B-v0.1: the defaults of transformers' `Mamba2Config`. 7,285,403,648 parameters.
     "codestral-mamba-7b": "64 Mamba-2 layers",
-    # ibm-granite/granite-4.0-h-small: its config.json. 32.2 G parameters. (In all of Granite 3 and 4 logits_scaling is
-    # hidden_size / 256, and of 40 layers the residual multiplier 0.22.)
+    # ibm-granite/granite-4.0-h-small: 32.2 G parameters. Its sizes and attention_multiplier are in public tests; the
+    # other multipliers, which cost no time, are those of its siblings: logits_scaling is hidden_size / 256 in all of
+    # Granite 3 and 4, and of 40 layers the residual multiplier 0.22.
     "granite-4-h-small": "36 Mamba-2 and 4 attention layers, each followed by 72 experts, 10 a token, and a shared one",
     # nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16: its config.json, as the tests of `nemotron3_jax` (The JAX Authors)
     # have it. 31.58 G parameters.
