@@ -1,4 +1,4 @@
-"""Copies on the host of what is on a device, which the host does not wait for."""
+"""From the host to a device and back, for which neither waits."""
 
 from collections.abc import Sequence
 
@@ -18,3 +18,9 @@ def host_empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -
 def host_copy(tensor: Tensor) -> Tensor:
     """A copy of ``tensor`` on the host. From a GPU it is on its way behind what has been launched."""
     return host_empty(tensor.shape, tensor.dtype, tensor.device).copy_(tensor, non_blocking=True)
+
+
+def to_device(values: Sequence[object], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers of the host as a tensor on ``device``. Neither waits for the other."""
+    tensor = torch.tensor(values, dtype=dtype)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from statewise.cache.host import to_device
 from statewise.config import EngineConfig
 from statewise.engine import fixed
 from statewise.engine.counters import Counters
@@ -19,7 +20,7 @@ from statewise.engine.prompt_scores import PromptScores
 from statewise.engine.request import Phase, Request, SamplingParams
 from statewise.engine.runner import Output, Runner
 from statewise.engine.sampler import Sampler, as_top, top_logprobs
-from statewise.engine.sampling_batch import is_plain, to_device
+from statewise.engine.sampling_batch import is_plain
 from statewise.engine.scheduler import Scheduler, Step
 from statewise.engine.text import Decoder, TextStream
 from statewise.errors import ArgumentError, EngineError, RequestError

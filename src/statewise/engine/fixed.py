@@ -38,5 +38,9 @@ def longest_piece(device: torch.device) -> int:
 
 def filler(count: int, kv: KVSpec) -> Row:
     """The row that fills a pass of ``count`` tokens up to the next size. It has no slot, and leaves nothing behind."""
-    size = next(size for size in PIECES if size >= count)
-    return Row([0] * (size - count), 0, -1, [0] * kv.blocks_for(size - count), wants_logits=False)
+    return row_without_slot(next(size for size in PIECES if size >= count) - count, kv)
+
+
+def row_without_slot(count: int, kv: KVSpec) -> Row:
+    """A prompt of ``count`` tokens of which nothing is kept."""
+    return Row([0] * count, 0, -1, [0] * kv.blocks_for(count), wants_logits=False)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from statewise.cache.host import to_device
 from statewise.engine.fetch import Fetched
 from statewise.engine.request import PromptLogprob, Request
 from statewise.engine.sampler import as_top, prompt_logprobs
-from statewise.engine.sampling_batch import to_device
 from statewise.engine.scheduler import Step
 from statewise.models.hybrid import HybridModel
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 import torch
 from torch import Tensor
 
+from statewise.cache.host import to_device
 from statewise.cache.mamba import MambaPool
 from statewise.cache.paged_kv import PagedKV
 from statewise.engine import fixed
@@ -19,7 +20,6 @@ from statewise.engine.plan import COUNTERS, Plan
 from statewise.engine.prompt_scores import PromptScores, score_prompts
 from statewise.engine.request import Request
 from statewise.engine.sampler import choose
-from statewise.engine.sampling_batch import to_device
 from statewise.engine.scheduler import Changes, Step
 from statewise.engine.swap import SwapSpace
 from statewise.layers.batch import Row, joined, make_batch
@@ -194,8 +194,7 @@ class Runner:
     def warm_up(self) -> None:
         """Compile what prompts launch, by rows without a slot: they leave nothing behind."""
         for count, length in WARM_UP:
-            filler = Row([0] * length, 0, -1, [0] * self.plan.kv.blocks_for(length), wants_logits=False)
-            self._mixed(Step(), *[filler] * count)
+            self._mixed(Step(), *[fixed.row_without_slot(length, self.plan.kv)] * count)
 
     def _capture(self) -> DecodeGraphs[Tensor]:
         with torch.inference_mode():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from statewise.cache.host import to_device
 from statewise.engine.request import Request, SamplingParams
 from statewise.ops.rounding import philox
 
@@ -142,9 +143,3 @@ def _places(places: Sequence[tuple[int, int]], device: torch.device) -> Places:
 def _biases(biases: Sequence[tuple[int, int, float]], device: torch.device) -> tuple[Places, Tensor]:
     places = _places([(row, token) for row, token, _ in biases], device)
     return places, to_device([bias for _, _, bias in biases], torch.float64, device)
-
-
-def to_device(values: Sequence[object], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers of the host as a tensor on ``device``. Neither waits for the other."""
-    tensor = torch.tensor(values, dtype=dtype)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

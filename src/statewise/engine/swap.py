@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from statewise.cache.host import to_device
 from statewise.cache.mamba import MambaPool
 from statewise.cache.paged_kv import PagedKV
 from statewise.engine.request import Request
-from statewise.engine.sampling_batch import to_device
 from statewise.engine.scheduler import Eviction
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from statewise.cache.host import to_device
 from statewise.engine.request import Request
-from statewise.engine.sampling_batch import to_device
 
 # With poison on, the number that stands where no request has written: an output of two million times every token.
 _POISON = 2**22

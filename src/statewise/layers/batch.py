@@ -7,6 +7,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from statewise.cache.host import to_device
+
 
 @dataclass(frozen=True)
 class Row:
@@ -118,9 +120,7 @@ def _table(rows: Sequence[Row]) -> list[list[int]]:
 
 def _send(parts: Sequence[Sequence[int]], device: torch.device) -> Sequence[Tensor]:
     """Each part as a tensor on the device, all in one copy."""
-    packed = torch.tensor([number for part in parts for number in part], dtype=torch.int64)
-    if device.type == "cuda":
-        packed = packed.pin_memory().to(device, non_blocking=True)
+    packed = to_device([number for part in parts for number in part], torch.int64, device)
     return packed.split([len(part) for part in parts])
 
 

@@ -85,6 +85,16 @@ class Family:
     rename: Rename = without_prefix
 
 
+# Released names of the gated MLP behind a mixer, and of what stands outside of the layers, in Bamba and Falcon-H1.
+FEED_FORWARD = {
+    "pre_ff_layernorm": "norm",
+    "feed_forward.gate_proj": "mixer.up_proj[0]",
+    "feed_forward.up_proj": "mixer.up_proj[1]",
+    "feed_forward.down_proj": "mixer.down_proj",
+}
+OUTER = {"embed_tokens.weight": "embeddings.weight", "final_layernorm.weight": "norm_f.weight"}
+
+
 def in_two_blocks(name: str, mixer: Mapping[str, str], feed_forward: Mapping[str, str]) -> str:
     """A name within layers that are a mixer and a feed-forward block each, which here are two blocks.
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from statewise.config import AttentionConfig, Factor, MambaConfig, MLPConfig, ModelConfig
 from statewise.errors import CheckpointError, UnsupportedModelError
 from statewise.models.families.common import (
+    FEED_FORWARD,
+    OUTER,
     Family,
     HFConfig,
     attention_config,
@@ -95,14 +97,9 @@ def _rename(name: str, config: ModelConfig) -> str:
     name = in_two_blocks(
         without_prefix(name, config),
         mixer={"input_layernorm": "norm", "mamba": "mixer.mamba", "self_attn": "mixer.attention"},
-        feed_forward={
-            "pre_ff_layernorm": "norm",
-            "feed_forward.gate_proj": "mixer.up_proj[0]",
-            "feed_forward.up_proj": "mixer.up_proj[1]",
-            "feed_forward.down_proj": "mixer.down_proj",
-        },
+        feed_forward=FEED_FORWARD,
     )
-    return {"embed_tokens.weight": "embeddings.weight", "final_layernorm.weight": "norm_f.weight"}.get(name, name)
+    return OUTER.get(name, name)
 
 
 FAMILY = Family(_read, _rename)
