@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from statewise.cache.paged_kv import PagedKV
 from statewise.config import AttentionConfig
@@ -24,10 +25,17 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(hidden_size, config.kv_heads * config.head_dim, bias=False)
         self.o_proj = nn.Linear(config.heads * config.head_dim, hidden_size, bias=False)
         self.inv_freq: Tensor | None = None
+        self.qkv_weight: Tensor | None = None
 
     def prepare(self) -> None:
-        """Compute once what depends on the configuration alone, on the device of the weights."""
+        """What no step changes, on the device of the weights. The three input projections become one product.
+
+        Their weights are views of one tensor from then on.
+        """
         self.inv_freq = self._inv_freq()
+        self.qkv_weight = torch.cat([projection.weight.detach() for projection in self._inputs()])
+        for projection, weight in zip(self._inputs(), self.qkv_weight.split(self._widths()), strict=True):
+            projection.weight.data = weight
 
     def forward(self, hidden: Tensor, batch: Batch, kv: PagedKV, layer: int, scratch: Scratch | None = None) -> Tensor:
         """Stores this step's keys and values, then reads each row's own.
@@ -41,7 +49,7 @@ class Attention(nn.Module):
             self.ops.apply_rope(query, key, batch.positions, inv_freq)
         cache = kv.layer(layer)
         self.ops.store_kv(key, value, *cache, batch.kv_places)
-        y = torch.empty_like(query)
+        y = torch.empty_like(query, memory_format=torch.contiguous_format)
         if decode:
             rows = (batch.decode_tables, batch.decode_lengths)
             self.ops.paged_attention_step(query[:decode], *cache, *rows, scale=scale, out=y[:decode], scratch=scratch)
@@ -60,9 +68,19 @@ class Attention(nn.Module):
 
     def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query (..., heads, head_dim), key and value (..., kv_heads, head_dim)."""
-        heads = (-1, self.config.head_dim)
-        query, key, value = (proj(hidden).unflatten(-1, heads) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        head_dim = self.config.head_dim
+        if self.qkv_weight is None:
+            parts = [projection(hidden) for projection in self._inputs()]
+        else:
+            parts = list(linear(hidden, self.qkv_weight).split(self._widths(), dim=-1))
+        query, key, value = (part.unflatten(-1, (-1, head_dim)) for part in parts)
         return query, key, value
+
+    def _inputs(self) -> tuple[nn.Linear, ...]:
+        return self.q_proj, self.k_proj, self.v_proj
+
+    def _widths(self) -> list[int]:
+        return [projection.out_features for projection in self._inputs()]
 
     def _inv_freq(self) -> Tensor | None:
         """The frequencies of RoPE, (rotary_dim / 2,), or None without it."""

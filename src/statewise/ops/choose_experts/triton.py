@@ -29,6 +29,7 @@ def choose_experts_kernel(
     if p_allowed is not None:
         m_open &= tl.load(p_allowed + row * stride_allowed + o_e, mask=m_e, other=0).to(tl.int1)
     b_key = tl.where(m_open, b_key, float("-inf"))
+    is_broken = tl.max((b_key != b_key).to(tl.int32), 0) > 0  # a GPU's maximum is the number where one is NaN
 
     b_weight, b_expert = tl.zeros([BLOCK_K], tl.float32), tl.zeros([BLOCK_K], tl.int32)
     for k in tl.static_range(CHOSEN):
@@ -46,6 +47,7 @@ def choose_experts_kernel(
         if NORMALISED:
             b_weight /= tl.sum(b_weight, 0) + 1e-20
         b_weight *= scale
+    b_weight = tl.where(is_broken, float("nan"), b_weight)
     o_out = row * CHOSEN + o_k
     tl.store(p_weights + o_out, b_weight.to(p_weights.dtype.element_ty), mask=m_k)
     tl.store(p_experts + o_out, b_expert, mask=m_k)
