@@ -1,4 +1,4 @@
-"""Whole-model decode on a CPU: weights that stay finite, both modes, the bytes of the ceiling counted by hand."""
+"""Whole-model decode on a CPU: weights that stay finite, both modes, where the time of a step goes."""
 
 from dataclasses import replace
 
@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from statewise.bench.decode import OURS, PLAIN, Load, Run, build_engine, exact_configs, measure_modes, percentile
-from statewise.bench.decode_ceiling import bandwidth_of, ceiling, weights_read
-from statewise.bench.decode_shares import REST, attributed, eager, host_gap, shares, waits
+from statewise.bench.decode_shares import REST, attributed, eager, host_gap, own_times, shares, waits
 from statewise.bench.decode_weights import model_over, random_weights
 from statewise.bench.presets import PRESETS, preset_folder, read_preset
 from statewise.config import EngineConfig
@@ -95,44 +94,6 @@ def test_models_share_the_weights_and_16_bit_ones_keep_wide_decays():
     assert one.lm_head.weight.data_ptr() == one.embeddings.weight.data_ptr()
 
 
-def test_the_ceiling_counts_every_byte_once(hybrid):
-    model, weights = hybrid
-    configs = exact_configs(BASE, LOAD)
-    ours, plain = (ceiling(make_plan(model, configs[mode]), 1000, 3, 20) for mode in (OURS, PLAIN))
-    layers, state = 5, 8 * 32 * 64 * 4
-    row = 8 * 32 * 4 + 2 * 64 * 4 + 8 * 4  # x, B and dt of one token
-    assert ours.weights == plain.weights == 1000
-    assert ours.states == 3 * layers * state * 1.25
-    assert plain.states == 3 * layers * state * 2
-    assert ours.rings == 3 * (layers * row * (2.5 + 1) + 8)  # 1 to 4 rows pending, one written, two trackers
-    assert plain.rings == 0
-    assert ours.windows == plain.windows == 3 * layers * 2 * 3 * (8 * 32 + 2 * 2 * 64) * 4
-    assert ours.kv == 3 * 21 * 2 * 2 * 2 * 32 * 4  # 2 layers, keys and values, 2 heads of 32
-    assert ours.milliseconds(1e9) == pytest.approx(ours.bytes / 1e6)
-
-    every = sum(tensor.nbytes for tensor in weights.values())
-    assert weights_read(weights, model, 3) == every - (264 - 3) * 128 * 4
-    assert weights_read(weights, model, 1000) == every
-    tied = replace(model, tie_embeddings=True)
-    assert weights_read(random_weights(tied, torch.float32, CPU), tied, 3) == every - 264 * 128 * 4
-
-
-def test_of_experts_the_ceiling_counts_those_that_rows_are_expected_to_choose():
-    model = read_preset("tiny-moe")
-    weights = random_weights(model, torch.float32, CPU)
-    every = sum(tensor.nbytes for name, tensor in weights.items() if name != "embeddings.weight")
-    expert = 3 * 64 * 128 * 4  # gate, up and down
-    assert weights_read(weights, model, 1) == every - 5 * (8 - 2) * expert
-    assert weights_read(weights, model, 2) == every - 5 * (8 - 2 - 6 / 4) * expert
-    assert weights_read(weights, model, 200) == pytest.approx(every)
-
-
-def test_the_bandwidth_of_a_cpu_is_measured():
-    bandwidth, origin = bandwidth_of(CPU)
-    assert 1e8 < bandwidth < 1e13
-    assert origin == "measured with a copy"
-
-
 def test_windows_are_whole_intervals_and_hold_all_steps():
     assert Load(1, 1, 128).windows(16) == [32, 32, 32, 32]
     assert Load(1, 1, 100).windows(16) == [32, 32, 32, 4]
@@ -214,11 +175,29 @@ def test_only_long_stretches_are_waits():
     assert waits(spans, least=30) == 0
 
 
-def test_kernels_belong_to_the_range_in_which_they_start():
+def test_a_kernel_that_starts_early_counts_from_the_end_of_those_in_front():
+    kernels = [(3, 7), (0, 4), (10, 13), (3.5, 6), (10, 12)]
+    own = own_times(kernels)
+    assert own == [(0, 4), (3, 3), (3.5, 0), (10, 2), (10, 1)]
+    assert sum(time for _, time in own) == 7 + 3  # the time in which any runs
+    assert own_times([]) == []
+
+
+def test_kernels_belong_to_the_latest_range_that_has_begun_where_they_start():
     ranges = [(20, 30, "mlp"), (0, 10, "mamba"), (30, 40, "mamba")]
-    kernels = [(1, 4), (9, 12), (15, 16), (20, 22), (29, 33), (35, 36), (45, 50)]
-    assert attributed(ranges, kernels, ["mamba", "mlp", "attention"]) == {
+    own = [(1, 3), (9, 3), (15, 1), (20, 2), (29, 4), (35, 1), (45, 5)]
+    assert attributed(ranges, own, ["mamba", "mlp", "attention"]) == {
         "mamba": 3 + 3 + 1,
         "mlp": 2 + 4,
         "attention": 0,
     }
+
+
+def test_a_layer_that_starts_early_begins_its_own_range_and_adds_nothing_twice():
+    """Three layers of three kernels; each kernel starts one unit before the one in front ends, and waits."""
+    kernels = [(4 * i - i, 4 * i - i + 4) for i in range(9)]
+    ranges = [(kernels[3 * i][0], kernels[3 * i + 2][1], kind) for i, kind in enumerate(("mamba", "attention", "mlp"))]
+    assert ranges[1][0] < ranges[0][1]  # they overlap
+    spent = attributed(ranges, own_times(kernels), ["mamba", "attention", "mlp"])
+    assert spent == {"mamba": 4 + 3 + 3, "attention": 9, "mlp": 9}
+    assert sum(spent.values()) == kernels[-1][1]

@@ -44,7 +44,7 @@ def host_gap(run: Run) -> float | None:
     """
     if run.device.type != "cuda":
         return None
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
         run.steps(GAP_STEPS)
     spans = [(e.time_range.start, e.time_range.end) for e in found.events() if e.device_type == DeviceType.CUDA]
     if not spans:
@@ -65,15 +65,15 @@ def waits(spans: list[tuple[float, float]], least: float) -> float:
 def shares(run: Run) -> dict[str, float]:
     """Shares of an eager step by kind of layer, norms and residual sums within; they add up to 1.
 
-    On a GPU they are of the time of its kernels, on a CPU of the wall clock. Raises BackendError if the profiler
-    sees no kernel.
+    On a GPU they are of the time in which any kernel runs, on a CPU of the wall clock. Raises BackendError if the
+    profiler sees no kernel.
     """
     on_gpu = run.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     run.warm_up()
     run.prefill()
     run.steps(1)
-    with _ranges(run.engine.runner.model) as kinds, profile(activities=activities) as found:
+    with _ranges(run.engine.runner.model) as kinds, profile(activities=activities, acc_events=True) as found:
         begin = time.perf_counter()
         run.steps(run.engine.config.checkpoint_interval)
         wall = (time.perf_counter() - begin) * 1e6
@@ -93,23 +93,43 @@ def shares(run: Run) -> dict[str, float]:
     kernels = [(e.time_range.start, e.time_range.end) for e in on_device if not e.name.startswith(_PREFIX)]
     if not kernels or not ranges:
         raise BackendError("the profiler sees no kernel on this GPU")
-    return _as_shares(attributed(ranges, kernels, kinds), sum(end - start for start, end in kernels))
+    own = own_times(kernels)
+    return _as_shares(attributed(ranges, own, kinds), sum(time_spent for _, time_spent in own))
+
+
+def own_times(kernels: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Every kernel's start and what it adds to the time in which any runs. kernels: starts and ends, in any order.
+
+    By programmatic dependent launch a kernel starts while the one in front still runs, and waits inside for its end.
+    That wait is the other's time: a kernel counts from the latest end of those that started before it.
+    """
+    own, reached = [], float("-inf")
+    for start, end in sorted(kernels):
+        own.append((start, max(0.0, end - max(start, reached))))
+        reached = max(reached, end)
+    return own
 
 
 def attributed(
-    ranges: list[tuple[float, float, str]], kernels: list[tuple[float, float]], kinds: list[str]
+    ranges: list[tuple[float, float, str]], own: list[tuple[float, float]], kinds: list[str]
 ) -> dict[str, float]:
-    """The time of kernels by the range in which they start. ranges: start, end, kind; none overlaps another.
+    """The own times of kernels by the latest range that has begun where they start, if it has not ended.
 
-    By time and not by who launched it: the profiler does not know that of every kernel.
+    ranges: start, end, kind. Each is a layer's: from the start of its first kernel to the latest end of its kernels.
+    own: starts and times, as of `own_times`.  By time and not by who launched it: the profiler does not know that of
+    every kernel.
+
+    Kernels of a stream start in their order, early or not. So a layer's first kernel may start before the range in
+    front has ended, but its own range begins with it, and that is the latest. What belongs to no layer and starts early
+    would count for the layer in front; the embedding's and the head's first kernels are PyTorch's, which do not.
     """
     ranges = sorted(ranges)
     starts = [start for start, _, _ in ranges]
     spent = dict.fromkeys(kinds, 0.0)
-    for start, end in kernels:
+    for start, time_spent in own:
         place = bisect_right(starts, start) - 1
         if place >= 0 and start < ranges[place][1]:
-            spent[ranges[place][2]] += end - start
+            spent[ranges[place][2]] += time_spent
     return spent
 
 
