@@ -19,6 +19,7 @@ from statewise.bench.decode_report import DecodeRow
 from statewise.bench.decode_session import noting_memory
 from statewise.bench.decode_weights import random_weights
 from statewise.bench.presets import preset_folder, read_preset
+from statewise.bench.rates import Rates
 from statewise.config import EngineConfig
 from statewise.errors import BackendError, ConfigError, EngineError
 
@@ -127,7 +128,7 @@ def test_vllm_that_ends_too_early_or_does_not_start_is_an_error(fake_vllm):
 
 
 def test_what_runs_out_of_memory_is_left_out_and_other_failures_are_not_hidden():
-    row = DecodeRow(1, "float32", 1e9, {})
+    row = DecodeRow(1, "float32", Rates(1e9, "as given", 1e12, "as given"), {}, ())
     with noting_memory(row, "peer"):
         raise torch.OutOfMemoryError("tried to allocate 2 GiB\nmore")
     assert row.left_out == {"peer": "out of memory: tried to allocate 2 GiB"}

@@ -8,7 +8,7 @@ from statewise.bench.decode import OURS, PLAIN
 from statewise.cli import main
 
 SMALL = ["--context", "20", "--tokens", "8", "--checkpoint-interval", "4", "--max-batched-tokens", "64"]
-ARGUMENTS = ["bench", "decode", "--device", "cpu", "--bandwidth", "1e9", *SMALL]
+ARGUMENTS = ["bench", "decode", "--device", "cpu", "--bandwidth", "1e9", "--matrix-rate", "1e9", *SMALL]
 
 
 def test_both_modes_at_each_batch_the_ceiling_first(tmp_path, capsys):
@@ -20,21 +20,30 @@ def test_both_modes_at_each_batch_the_ceiling_first(tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.out.startswith("tiny-hybrid, 4.46 MiB of weights in float32, prompts of 20 tokens")
     assert captured.out.index("ceiling: bytes of a step over 0.001 TB/s (as given)") < captured.out.index("decode, flo")
+    assert "than their operations at 0.001 T/s (as given)" in captured.out
+    assert " of bound " in captured.out
     assert "float32, batch 3: statewise " in captured.err
     assert files[1].read_bytes().startswith(b"\x89PNG")
 
     report = json.loads(files[0].read_text())
     assert report["options"]["preset"] == "tiny-hybrid"
     assert report["first_plan"]["backend"].startswith("torch")
+    assert (report["bandwidth"], report["bandwidth_from"]) == (1e9, "as given")
+    assert (report["matrix_rate"], report["matrix_rate_from"]) == (1e9, "as given")
     assert [(row["state_dtype"], row["batch"]) for row in report["rows"]] == [("float32", 1), ("float32", 3)]
     for row in report["rows"]:
         assert row["took_turns"]
         assert row["left_out"] == {}
         assert set(row["ratios"]) == {f"{PLAIN} / {OURS}"}
+        (products,) = row["products"]
+        excess = max(0, products["operations"] - products["bytes"]) / 1e6
+        assert (excess > 0) == (row["batch"] == 3)  # 2 operations a weight and row, 4 bytes a weight
         for name in (OURS, PLAIN):
             run, ceiling = row["runs"][name], row["ceilings"][name]
             assert ceiling["step_ms"] == pytest.approx(sum(ceiling["bytes"].values()) / 1e6)
+            assert ceiling["bound_ms"] == pytest.approx(ceiling["step_ms"] + excess)
             assert run["share_of_ceiling"] == pytest.approx(ceiling["step_ms"] / run["step_ms"])
+            assert run["share_of_bound"] == pytest.approx(ceiling["bound_ms"] / run["step_ms"])
             assert run["tokens_per_second"] == pytest.approx(row["batch"] / run["step_ms"] * 1e3)
             assert len(run["steps_ms"]) == 8
             assert run["step_p50_ms"] <= run["step_p99_ms"] == max(run["steps_ms"])
@@ -55,6 +64,14 @@ def test_shares_and_state_dtypes(tmp_path, capsys):
     for row in rows:
         assert list(row["shares"]) == ["mamba", "head, sampling and the rest"]
         assert sum(row["shares"].values()) == pytest.approx(1)
+
+
+def test_rates_that_are_not_given_are_measured(capsys):
+    arguments = ["bench", "decode", "--device", "cpu", "--preset", "tiny-mamba2", "--batch", "1", *SMALL]
+    assert main([*arguments, "--dtype", "bfloat16"]) == 0
+    out = capsys.readouterr().out
+    assert "TB/s (measured with a copy)" in out
+    assert "T/s (measured with a product in bfloat16)" in out
 
 
 def test_a_checkpoint_folder(demo_folder, capsys):
@@ -85,6 +102,7 @@ def test_a_batch_that_does_not_fit_is_left_out_with_the_reason(monkeypatch, caps
         (["--preset", "tiny-hybrid", "--tokens", "0"], "tokens is 0, expected at least 1"),
         (["--preset", "tiny-hybrid", "--batch", "1", "--context", "9000"], "but the model's own limit is 8192"),
         (["--preset", "tiny-hybrid", "--bandwidth", "-1"], "bandwidth is -1.0, expected bytes a second"),
+        (["--preset", "tiny-hybrid", "--matrix-rate", "0"], "matrix_rate is 0.0, expected operations a second"),
         (["--preset", "tiny-hybrid", "--checkpoint-interval", "1"], "checkpoint_interval is 1, the plain step itself"),
         (["--preset", "tiny-hybrid", "--state-dtype", "int8"], "state_dtype is 'int8', expected one of float32"),
         (["--preset", "tiny-hybrid", "--device", "tpu"], "device is 'tpu', expected cpu or cuda"),

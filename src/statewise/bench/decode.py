@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from statewise.bench.decode_ceiling import wait
 from statewise.bench.decode_weights import model_over
+from statewise.bench.rates import wait
 from statewise.config import EngineConfig, ModelConfig
 from statewise.engine.core import Engine
 from statewise.engine.plan import make_plan

@@ -1,20 +1,20 @@
-"""What bounds a decode step of a whole model: the fewest bytes that it moves, and how fast this device moves them."""
+"""What bounds a decode step of a whole model: the fewest bytes that it moves, and the operations of its products.
 
-import statistics
-import time
+The ceiling is bytes alone. The bound beside it also counts that a product of rows with weights takes as long as its
+operations do, where that is longer than reading the weights: with many rows no program reaches the ceiling.
+"""
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from statewise.bench.rates import Rates
 from statewise.cache.window import predicted_replays
 from statewise.config import ModelConfig, MoEConfig
 from statewise.engine.plan import Plan
 
-# Bytes a second that a kernel which only reads gets there; copies are slower.
-READ_BANDWIDTH = {"H200": 4.4e12}
-COPIED = {"cuda": 2**31, "cpu": 2**28}  # bytes of what is copied, well above any cache
+EMBEDDINGS = "embeddings.weight"
 EXPERTS = ".experts."  # in the names of their weights
 
 
@@ -36,6 +36,18 @@ class Ceiling:
     def milliseconds(self, bandwidth: float) -> float:
         """The least time of a step. bandwidth: bytes a second."""
         return self.bytes / bandwidth * 1e3
+
+
+@dataclass(frozen=True)
+class Products:
+    """Products of a step's rows with matrices of weights that all have as many operations a byte."""
+
+    bytes: float  # of the weights that are read
+    operations: float  # a multiplication and an addition for each weight and row that meet
+
+    def excess(self, rates: Rates) -> float:
+        """Milliseconds that the operations take beyond reading the weights; 0 if reading takes longer."""
+        return max(0.0, self.operations / rates.matrix_rate - self.bytes / rates.bandwidth) * 1e3
 
 
 def ceiling(plan: Plan, weight_bytes: float, batch: int, context: int) -> Ceiling:
@@ -63,12 +75,27 @@ def weights_read(weights: Mapping[str, Tensor], config: ModelConfig, batch: int)
     All, but of an embedding table that is no head only their rows, and of experts those that the rows are expected to
     choose: `experts_read` of them.
     """
-    table = weights["embeddings.weight"]
+    table = weights[EMBEDDINGS]
     rows = 0 if config.tie_embeddings else min(batch, table.shape[0])  # a tied one is read as the head
-    rest = sum(tensor.nbytes for name, tensor in weights.items() if name != "embeddings.weight")
+    rest = sum(tensor.nbytes for name, tensor in weights.items() if name != EMBEDDINGS)
     experts = sum(tensor.nbytes for name, tensor in weights.items() if EXPERTS in name)
     idle = 0.0 if config.moe is None else experts * (1 - experts_read(config.moe, batch) / config.moe.experts)
     return rest + rows * table.shape[1] * table.element_size() - idle
+
+
+def products(weights: Mapping[str, Tensor], config: ModelConfig, batch: int) -> tuple[Products, ...]:
+    """Those of every row with each matrix, and those of each row with the experts that it takes.
+
+    Looking up embeddings, and convolutions, are no matrix products.
+    """
+    dense = [tensor for name, tensor in weights.items() if tensor.dim() == 2 and name != EMBEDDINGS]
+    found = [Products(sum(t.nbytes for t in dense), 2.0 * batch * sum(t.numel() for t in dense))]
+    if config.moe is not None:
+        experts = [tensor for name, tensor in weights.items() if EXPERTS in name]
+        read, taken = (count / config.moe.experts for count in (experts_read(config.moe, batch), config.moe.chosen))
+        size, count = sum(t.nbytes for t in experts), sum(t.numel() for t in experts)
+        found.append(Products(size * read, 2.0 * batch * count * taken))
+    return tuple(found)
 
 
 def experts_read(moe: MoEConfig, rows: int) -> float:
@@ -77,31 +104,3 @@ def experts_read(moe: MoEConfig, rows: int) -> float:
     A row leaves one out with probability 1 - chosen / experts. Trained routers are less even, so they read fewer.
     """
     return moe.experts * (1 - (1 - moe.chosen / moe.experts) ** rows)
-
-
-def bandwidth_of(device: torch.device) -> tuple[float, str]:
-    """Bytes a second, and where the number comes from: known for this GPU, or measured now with a copy."""
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        for known, bandwidth in READ_BANDWIDTH.items():
-            if known in name:
-                return bandwidth, f"read bandwidth of an {known}"
-    return _copy_bandwidth(device), "measured with a copy"
-
-
-def _copy_bandwidth(device: torch.device, repeats: int = 7) -> float:
-    source = torch.ones(COPIED[device.type], dtype=torch.uint8, device=device)
-    target, times = torch.empty_like(source), []
-    for _ in range(repeats + 1):
-        wait(device)
-        begin = time.perf_counter()
-        target.copy_(source)
-        wait(device)
-        times.append(time.perf_counter() - begin)
-    return 2 * source.numel() / statistics.median(times[1:])  # the first one touches new pages
-
-
-def wait(device: torch.device) -> None:
-    """Until the device has done all that was asked of it."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

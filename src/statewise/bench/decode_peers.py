@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from statewise.bench.decode import WARM_STEPS, Load, Timing, emptied
-from statewise.bench.decode_ceiling import wait
+from statewise.bench.rates import wait
 from statewise.errors import BackendError, ConfigError
 from statewise.models.families import FAMILIES, read_config
 

@@ -9,8 +9,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from statewise.bench.decode import OURS, PLAIN, Timing, percentile
-from statewise.bench.decode_ceiling import Ceiling
+from statewise.bench.decode_ceiling import Ceiling, Products
 from statewise.bench.plot import draw
+from statewise.bench.rates import Rates
 
 
 @dataclass
@@ -19,8 +20,9 @@ class DecodeRow:
 
     batch: int
     state_dtype: str
-    bandwidth: float  # bytes a second
+    rates: Rates
     ceilings: dict[str, Ceiling]  # of our two modes
+    products: tuple[Products, ...]
     timings: dict[str, Timing] = field(default_factory=dict)
     took_turns: bool = False  # our two modes
     shares: dict[str, float] = field(default_factory=dict)
@@ -29,7 +31,7 @@ class DecodeRow:
     @property
     def floor(self) -> float:
         """Milliseconds a step: the checkpointed ceiling."""
-        return self.ceilings[OURS].milliseconds(self.bandwidth)
+        return self.ceiling(OURS)
 
     @property
     def times(self) -> dict[str, float]:
@@ -41,10 +43,21 @@ class DecodeRow:
         times = self.times
         return times[other] / times[OURS] if other in times and OURS in times else None
 
+    def ceiling(self, name: str) -> float:
+        """Milliseconds a step, bytes alone: of its own mode; the checkpointed one's for a peer."""
+        return self.ceilings.get(name, self.ceilings[OURS]).milliseconds(self.rates.bandwidth)
+
+    def bound(self, name: str) -> float:
+        """Milliseconds a step, with operations: products take the longer of both, all else takes its bytes."""
+        return self.ceiling(name) + sum(part.excess(self.rates) for part in self.products)
+
     def share_of_ceiling(self, name: str) -> float:
-        """Of its own mode's ceiling; of the checkpointed one for a peer."""
-        ceiling = self.ceilings.get(name, self.ceilings[OURS])
-        return ceiling.milliseconds(self.bandwidth) / self.times[name]
+        """How much of its own mode's ceiling a contender reaches; of the checkpointed one a peer."""
+        return self.ceiling(name) / self.times[name]
+
+    def share_of_bound(self, name: str) -> float:
+        """The same of the bound."""
+        return self.bound(name) / self.times[name]
 
     def report(self) -> dict[str, Any]:
         """For JSON. Times in milliseconds."""
@@ -52,9 +65,10 @@ class DecodeRow:
             "batch": self.batch,
             "state_dtype": self.state_dtype,
             "ceilings": {
-                name: {"bytes": asdict(ceiling), "step_ms": ceiling.milliseconds(self.bandwidth)}
+                name: {"bytes": asdict(ceiling), "step_ms": self.ceiling(name), "bound_ms": self.bound(name)}
                 for name, ceiling in self.ceilings.items()
             },
+            "products": [asdict(part) for part in self.products],
             "took_turns": self.took_turns,
             "runs": {name: self._run(name, timing) for name, timing in self.timings.items()},
             "ratios": {f"{name} / {OURS}": self.ratio(name) for name in self.timings if name != OURS},
@@ -72,26 +86,35 @@ class DecodeRow:
             "step_p99_ms": percentile(milliseconds, 0.99),
             "tokens_per_second": self.batch / timing.mean,
             "share_of_ceiling": self.share_of_ceiling(name),
+            "share_of_bound": self.share_of_bound(name),
             "host_gap": timing.host_gap,
             "steps_ms": milliseconds,
         }
 
 
-def ceiling_table(rows: Sequence[DecodeRow], origin: str) -> Table:
-    """Printed before anything is timed. origin: where the bandwidth comes from."""
+def ceiling_table(rows: Sequence[DecodeRow]) -> Table:
+    """Printed before anything is timed."""
+    rates = rows[0].rates
     made = Table(
-        title=f"ceiling: bytes of a step over {rows[0].bandwidth / 1e12:.3g} TB/s ({origin})",
+        title=f"ceiling: bytes of a step over {rates.bandwidth / 1e12:.3g} TB/s ({rates.bandwidth_from})\n"
+        "bound: products of rows and weights take no less than their operations at "
+        f"{rates.matrix_rate / 1e12:.3g} T/s ({rates.matrix_rate_from})",
         title_justify="left",
         box=SIMPLE_HEAD,
+        collapse_padding=True,
     )
     parts = ("weights", "states", "rings", "windows", "kv")
-    for header in ("state", "batch", *(f"{part}, GB" for part in parts), "ms a step", "tokens/s", "plain, ms", "ratio"):
+    ceiling, bound = ("ms", "tokens/s", "plain, ms", "ratio"), ("ms", "plain, ms", "ratio")
+    titles = ["state", "batch", *(f"{part}\nGB" for part in parts), *(f"ceiling\n{title}" for title in ceiling)]
+    for header in (*titles, *(f"bound\n{title}" for title in bound)):
         made.add_column(header, justify="right", no_wrap=True)
     for row in rows:
-        ours, plain = row.ceilings[OURS], row.ceilings[PLAIN].milliseconds(row.bandwidth)
+        ours, plain = row.ceilings[OURS], row.ceiling(PLAIN)
+        bound_ours, bound_plain = row.bound(OURS), row.bound(PLAIN)
         made.add_row(
             row.state_dtype, str(row.batch), *(f"{getattr(ours, part) / 1e9:.3g}" for part in parts),
             f"{row.floor:.3g}", f"{row.batch / row.floor * 1e3:.0f}", f"{plain:.3g}", f"{plain / row.floor:.2f}",
+            f"{bound_ours:.3g}", f"{bound_plain:.3g}", f"{bound_plain / bound_ours:.2f}",
         )  # fmt: skip
     return made
 
@@ -113,6 +136,7 @@ def table(rows: Sequence[DecodeRow]) -> Table:
         "p99",
         "tokens/s",
         "of ceiling",
+        "of bound",
         "host gap",
         "/ ours",
     )
@@ -125,8 +149,8 @@ def table(rows: Sequence[DecodeRow]) -> Table:
             made.add_row(
                 str(row.batch), name, f"{percentile(first, 0.5) * 1e3:.1f}", f"{max(first) * 1e3:.1f}",
                 f"{timing.mean * 1e3:.2f}", f"{p50:.2f}", f"{p99:.2f}", f"{row.batch / timing.mean:.0f}",
-                f"{row.share_of_ceiling(name):.0%}", "-" if timing.host_gap is None else f"{timing.host_gap:.1%}",
-                "-" if ratio is None else f"{ratio:.2f}",
+                f"{row.share_of_ceiling(name):.0%}", f"{row.share_of_bound(name):.0%}",
+                "-" if timing.host_gap is None else f"{timing.host_gap:.1%}", "-" if ratio is None else f"{ratio:.2f}",
             )  # fmt: skip
         if row.timings and not row.took_turns:
             made.caption = "both pools do not fit at once at some batch: there one mode ran after the other"

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from statewise.bench.decode import CACHE_SHARE, OURS, Load, Run, build_engine, emptied, exact_configs, measure_modes
-from statewise.bench.decode_ceiling import ceiling, weights_read
+from statewise.bench.decode_ceiling import ceiling, products, weights_read
 from statewise.bench.decode_peers import time_transformers, time_vllm, transformers_model, vllm_engine
 from statewise.bench.decode_report import DecodeRow
 from statewise.bench.decode_shares import eager, host_gap, shares
+from statewise.bench.rates import Rates
 from statewise.config import EngineConfig, ModelConfig, format_bytes
 from statewise.engine.plan import make_plan
 from statewise.errors import ConfigError, EngineError
@@ -53,18 +54,19 @@ def make_cases(model: ModelConfig, bases: Sequence[EngineConfig], loads: Sequenc
 class Session:
     """Cases over one set of weights. ``rows``: their results, one each, at first nothing but ceilings."""
 
-    def __init__(self, model: ModelConfig, weights: dict[str, Tensor], cases: Sequence[Case], bandwidth: float):
+    def __init__(self, model: ModelConfig, weights: dict[str, Tensor], cases: Sequence[Case], rates: Rates):
         self.model, self.weights, self.cases = model, weights, cases
         self.device = torch.device(cases[0].configs[OURS].device)
-        self.rows = [self._unmeasured(case, bandwidth) for case in cases]
+        self.rows = [self._unmeasured(case, rates) for case in cases]
 
-    def _unmeasured(self, case: Case, bandwidth: float) -> DecodeRow:
+    def _unmeasured(self, case: Case, rates: Rates) -> DecodeRow:
         read = weights_read(self.weights, self.model, case.load.batch)
         ceilings = {
             name: ceiling(make_plan(self.model, config), read, case.load.batch, case.load.context)
             for name, config in case.configs.items()
         }
-        return DecodeRow(case.load.batch, case.state_dtype, bandwidth, ceilings)
+        found = products(self.weights, self.model, case.load.batch)
+        return DecodeRow(case.load.batch, case.state_dtype, rates, ceilings, found)
 
     def measure_modes(self, memory: int, with_shares: bool) -> Iterator[DecodeRow]:
         """Time both modes at each case. Yields its row when it is done.

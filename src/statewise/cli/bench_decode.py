@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read bandwidth in bytes a second, for the ceiling (default: 4.4e12 on an H200, else a copy is timed)",
     )
     parser.add_argument(
+        "--matrix-rate",
+        type=float,
+        metavar="OPS",
+        help="operations a second of products in the weights' dtype, for the bound "
+        "(default: 7.9e14 in 16 bits on an H200, else a product is timed)",
+    )
+    parser.add_argument(
         "--shares", action="store_true", help="also report what part of a step each kind of layer takes, and the host"
     )
     parser.add_argument(
@@ -88,10 +96,10 @@ def _name_and_value(text: str) -> tuple[str, Any]:
 
 def run(arguments: argparse.Namespace) -> int:
     from statewise.bench.decode import Load
-    from statewise.bench.decode_ceiling import bandwidth_of
     from statewise.bench.decode_report import ceiling_table, left_out_lines, shares_table, table
     from statewise.bench.decode_session import Session, make_cases
     from statewise.bench.decode_shares import EXTRA_TOKENS
+    from statewise.bench.rates import rates_of
 
     bases = _bases(arguments)
     device = device_of(bases[0])
@@ -101,10 +109,10 @@ def run(arguments: argparse.Namespace) -> int:
     cases = make_cases(model, bases, loads, extra=EXTRA_TOKENS if arguments.shares else 0)
     plan = make_plan(model, cases[0].configs["statewise"])
     weights = _weights(arguments, model, plan, device)
-    bandwidth, origin = bandwidth_of(device) if arguments.bandwidth is None else (arguments.bandwidth, "as given")
-    session, screen = Session(model, weights, cases, bandwidth), console()
+    rates = rates_of(device, plan.dtype, arguments.bandwidth, arguments.matrix_rate)
+    session, screen = Session(model, weights, cases, rates), console()
     screen.print(_title(arguments, plan, device), markup=False, highlight=False)
-    screen.print(ceiling_table(session.rows, origin))
+    screen.print(ceiling_table(session.rows))
 
     for row in session.measure_modes(_memory(device, plan.weight_bytes), arguments.shares):
         print(f"{row.state_dtype}, batch {row.batch}: {_said(row)}", file=sys.stderr)
@@ -119,8 +127,8 @@ def run(arguments: argparse.Namespace) -> int:
         screen.print(table(measured), *left_out_lines(measured), sep="\n", markup=False, highlight=False)
     if arguments.shares:
         screen.print(shares_table([row for row in session.rows if row.shares]))
-    about = {"device": _name(device), "bandwidth": bandwidth, "bandwidth_from": origin}
-    _write(arguments, session.rows, about | {"first_plan": dict(plan.rows())})
+    about = {"device": _name(device), "first_plan": dict(plan.rows())}
+    _write(arguments, session.rows, about | asdict(rates))
     return 0
 
 
@@ -155,6 +163,8 @@ def _bases(arguments: argparse.Namespace) -> list[EngineConfig]:
         raise ConfigError(f"batch is {min(arguments.batch)}, expected at least 1")
     if arguments.bandwidth is not None and not arguments.bandwidth > 0:
         raise ConfigError(f"bandwidth is {arguments.bandwidth}, expected bytes a second")
+    if arguments.matrix_rate is not None and not arguments.matrix_rate > 0:
+        raise ConfigError(f"matrix_rate is {arguments.matrix_rate}, expected operations a second")
     if arguments.checkpoint_interval == 1:
         raise ConfigError("checkpoint_interval is 1, the plain step itself; expected 2 to 64")
     if arguments.vllm and "vllm" not in arguments.peer:

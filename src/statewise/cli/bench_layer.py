@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from statewise import __version__
-from statewise.bench.decode_ceiling import READ_BANDWIDTH
+from statewise.bench.rates import READ_BANDWIDTH
 from statewise.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ import sys
 
 import torch
 
+from statewise.bench.rates import MATRIX_RATE
 from statewise.cli.bench_layer import add_layer_options, console, expect_gpu, shape_of, write_report
-
-H200_MATRIX_RATE = 7.9e14  # operations a second of bfloat16 products, measured on random data
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--matrix-rate",
         type=float,
-        default=H200_MATRIX_RATE,
+        default=MATRIX_RATE["H200"],
         metavar="OPS",
         help="bfloat16 operations a second, for the floor (default 7.9e14, an H200)",
     )
