@@ -12,6 +12,7 @@ from statewise.bench.presets import PRESETS, preset_folder, read_preset
 from statewise.config import EngineConfig
 from statewise.engine.plan import make_plan
 from statewise.errors import ConfigError, StatewiseError
+from statewise.layers.attention import Attention
 from statewise.models.families import read_config
 from statewise.ops.backend import resolve
 
@@ -83,8 +84,9 @@ def test_matrices_keep_the_variance_and_the_mixers_are_fresh_ones(hybrid):
     assert torch.equal(weights["norm_f.weight"], torch.ones(128))
 
 
-def test_models_share_the_weights_and_16_bit_ones_keep_wide_decays():
-    model = replace(read_preset("tiny-mamba2"), tie_embeddings=True)
+@pytest.mark.parametrize("preset", ["tiny-mamba2", "tiny-hybrid"])
+def test_models_share_the_weights_and_16_bit_ones_keep_wide_decays(preset):
+    model = replace(read_preset(preset), tie_embeddings=True)
     weights = random_weights(model, torch.bfloat16, CPU)
     ops = resolve("torch", CPU)[0]
     one, two = (model_over(weights, model, ops) for _ in range(2))
@@ -92,6 +94,9 @@ def test_models_share_the_weights_and_16_bit_ones_keep_wide_decays():
         assert parameter.data_ptr() == two.get_parameter(name).data_ptr()
         assert parameter.dtype == (torch.float32 if name.endswith(("A_log", "D", "dt_bias")) else torch.bfloat16)
     assert one.lm_head.weight.data_ptr() == one.embeddings.weight.data_ptr()
+    joined = [[m.qkv_weight.data_ptr() for m in made.modules() if isinstance(m, Attention)] for made in (one, two)]
+    assert joined[0] == joined[1]
+    assert bool(joined[0]) == ("attention" in model.pattern)
 
 
 def test_windows_are_whole_intervals_and_hold_all_steps():

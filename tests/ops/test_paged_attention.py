@@ -22,6 +22,7 @@ STEPS = [
     (4, 2, 32, 16, [5, 0, 33, 1]),
     (5, 1, 24, 4, [257, 12]),
     (3, 3, 80, 6, [17, 300]),
+    (2, 1, 16, 8, [560, 513, 256]),
 ]
 CHUNKS = [
     (4, 2, 32, 16, [(0, 5), (3, 0), (61, 4)]),
@@ -297,9 +298,9 @@ def test_offsets_past_32_bits():
 
 @pytest.mark.parametrize("itemsize", [2, 4])
 @pytest.mark.parametrize("head_dim", [16, 32, 64, 80, 96, 112, 128, 256])
-def test_a_split_holds_whole_pieces(head_dim, itemsize):
+def test_pieces_and_splits_fit_each_other(head_dim, itemsize):
     triton = importlib.import_module("statewise.ops.paged_attention.triton")
     scratch = importlib.import_module("statewise.ops.paged_attention.scratch")
     block = triton.step_launch(head_dim, itemsize, 16).block_t
     assert scratch.SPLIT % block == 0
-    assert scratch.PIECE % block == 0
+    assert scratch.PIECE % block == 0 or block % scratch.PIECE == 0

@@ -52,10 +52,15 @@ def _fill(tensor: Tensor, name: str, own: str, generator: torch.Generator) -> Te
 
 
 def model_over(weights: dict[str, Tensor], config: ModelConfig, ops: Ops) -> HybridModel:
-    """A model that holds ``weights`` themselves, no copies, ready for inference."""
+    """A model that holds ``weights`` themselves, ready for inference.
+
+    Those that it joins are replaced by views of what it made, so that the next model over them copies nothing.
+    """
     model = _skeleton(config, ops)
     model.load_state_dict(weights, assign=True)
-    return model.requires_grad_(False).eval().prepare()
+    model.requires_grad_(False).eval().prepare()
+    weights.update(model.state_dict())
+    return model
 
 
 def _skeleton(config: ModelConfig, ops: Ops) -> HybridModel:

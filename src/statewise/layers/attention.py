@@ -30,10 +30,10 @@ class Attention(nn.Module):
     def prepare(self) -> None:
         """What no step changes, on the device of the weights. The three input projections become one product.
 
-        Their weights are views of one tensor from then on.
+        Their weights are views of one tensor from then on. Where they are that already, nothing is copied.
         """
         self.inv_freq = self._inv_freq()
-        self.qkv_weight = torch.cat([projection.weight.detach() for projection in self._inputs()])
+        self.qkv_weight = _joined([projection.weight.detach() for projection in self._inputs()])
         for projection, weight in zip(self._inputs(), self.qkv_weight.split(self._widths()), strict=True):
             projection.weight.data = weight
 
@@ -88,3 +88,15 @@ class Attention(nn.Module):
         if rope is None or self.inv_freq is not None:
             return self.inv_freq
         return inverse_frequencies(rope.rotary_dim, rope.theta, self.q_proj.weight.device)
+
+
+def _joined(weights: list[Tensor]) -> Tensor:
+    """The rows of all, (rows, columns): a view where they lie one behind the other in memory, else a copy."""
+    first, (rows, columns) = weights[0], (sum(weight.shape[0] for weight in weights), weights[0].shape[1])
+    place = first.storage_offset()
+    for weight in weights:
+        here = weight.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not (here and weight.storage_offset() == place and weight.is_contiguous()):
+            return torch.cat(weights)
+        place += weight.numel()
+    return first.as_strided((rows, columns), (columns, 1))

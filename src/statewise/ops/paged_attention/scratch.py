@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SPLIT = 256  # tokens of a split, as long as a row has no more than MAX_SPLITS of them
+SPLIT = 256  # tokens of a split at most, as long as a row has no more than MAX_SPLITS of them
 MAX_SPLITS = 16  # of a row; a longer row has longer splits
-PIECE = 128  # the length of a longer split is a multiple of it
+PIECE = 64  # the length of a row's splits is a multiple of it: about the same for all of them
 
 
 def most_splits(tokens: int) -> int:

@@ -17,6 +17,7 @@ from statewise.ops.triton_common import expect_last_contiguous, expect_no_double
 
 LOG2_E = math.log2(math.e)
 WIDEST_HEAD = 256
+COMBINED = 1024  # numbers of a row that one program combines
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,12 @@ def paged_attention_step(
         BLOCK_H=block_h, BLOCK_T=run.block_t, BLOCK_D=_block_d(head_dim),
         STAGES=run.num_stages, PRECISION=_precision(query), USE_PDL=bool(pdl), num_warps=run.num_warps, **pdl,
     )  # fmt: skip
-    combine_kernel[heads, rows](
+    block_d = _block_d(head_dim)
+    combined = max(1, min(COMBINED // block_d, triton.next_power_of_2(heads)))
+    combine_kernel[triton.cdiv(heads, combined), rows](
         p_partial=scratch.partial, p_stats=scratch.stats, p_lengths=lengths, p_out=out,
         capacity=capacity, splits=splits, stride_out=out.stride(0), stride_out_h=out.stride(1),
-        HEADS=heads, D=head_dim, BLOCK_D=_block_d(head_dim), USE_PDL=bool(pdl), num_warps=4, **pdl,
+        HEADS=heads, D=head_dim, BLOCK_H=combined, BLOCK_D=block_d, USE_PDL=bool(pdl), num_warps=4, **pdl,
     )  # fmt: skip
     return out
 

@@ -17,7 +17,8 @@ _SPLIT, _PIECE, _MAX_SPLITS = tl.constexpr(SPLIT), tl.constexpr(PIECE), tl.const
 @triton.jit
 def split_length(length):
     """Tokens of each of a row's splits but the last, which may be shorter."""
-    return tl.maximum(tl.cdiv(tl.cdiv(length, _MAX_SPLITS), _PIECE) * _PIECE, _SPLIT)
+    splits = tl.minimum(tl.maximum(tl.cdiv(length, _SPLIT), 1), _MAX_SPLITS)
+    return tl.maximum(tl.cdiv(tl.cdiv(length, splits), _PIECE), 1) * _PIECE
 
 
 @triton.jit(do_not_specialize=["p_tables", "p_lengths", "rows", "capacity", "splits", "stride_table", "stride_entry"])
@@ -74,20 +75,26 @@ def split_kernel(
 @triton.jit(do_not_specialize=["p_lengths", "capacity", "splits"])
 def combine_kernel(
     p_partial, p_stats, p_lengths, p_out, capacity, splits, stride_out, stride_out_h,
-    HEADS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, USE_PDL: tl.constexpr,
+    HEADS: tl.constexpr, D: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """The weighted mean over the splits of one row and head, all loaded at once. Zeros for a row without tokens."""
+    """The weighted mean over the splits of some heads of a row, one by one. Zeros for a row without tokens."""
     start(USE_PDL, False)
-    i_head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    o_s, o_d = tl.arange(0, _MAX_SPLITS), tl.arange(0, BLOCK_D)
+    row = tl.program_id(1).to(tl.int64)
+    o_h, o_s, o_d = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H), tl.arange(0, _MAX_SPLITS), tl.arange(0, BLOCK_D)
+    m_h, m_hd = o_h < HEADS, (o_h < HEADS)[:, None] & (o_d < D)[None, :]
     length = tl.minimum(tl.load(p_lengths + row).to(tl.int32), capacity)
-    m_s, m_d = o_s < tl.cdiv(length, split_length(length)), o_d < D
-    o_part = (row * HEADS + i_head) * splits + o_s
-    b_top = tl.load(p_stats + o_part * 2, mask=m_s, other=float("-inf"))
-    b_total = tl.load(p_stats + o_part * 2 + 1, mask=m_s, other=0.0)
-    b_part = tl.load(p_partial + o_part[:, None] * D + o_d[None, :], mask=m_s[:, None] & m_d[None, :], other=0.0)
-    b_weight = tl.exp2(b_top - tl.where(length > 0, tl.max(b_top, axis=0), 0.0))
-    total = tl.sum(b_weight * b_total, axis=0)
-    b_y = tl.sum(b_weight[:, None] * b_part, axis=0) / tl.where(length > 0, total, 1.0)
-    p_y = p_out + row * stride_out + i_head * stride_out_h + o_d
-    tl.store(p_y, b_y.to(p_out.dtype.element_ty), mask=m_d)
+    count = tl.cdiv(length, split_length(length))
+    o_first = (row * HEADS + o_h) * splits
+    m_stats = m_h[:, None] & (o_s < count)[None, :]
+    b_top = tl.load(p_stats + (o_first[:, None] + o_s[None, :]) * 2, mask=m_stats, other=float("-inf"))
+    b_total = tl.load(p_stats + (o_first[:, None] + o_s[None, :]) * 2 + 1, mask=m_stats, other=0.0)
+    b_max = tl.where(m_h & (length > 0), tl.max(b_top, axis=1), 0.0)
+    b_total = tl.sum(tl.exp2(b_top - b_max[:, None]) * b_total, axis=1)
+    b_y = tl.zeros([BLOCK_H, BLOCK_D], tl.float32)
+    for i_split in tl.range(0, count, num_stages=3):
+        b_part = tl.load(p_partial + (o_first + i_split)[:, None] * D + o_d[None, :], mask=m_hd, other=0.0)
+        b_weight = tl.exp2(tl.load(p_stats + (o_first + i_split) * 2, mask=m_h, other=float("-inf")) - b_max)
+        b_y = tl.fma(b_part, tl.broadcast_to(b_weight[:, None], [BLOCK_H, BLOCK_D]), b_y)
+    b_y /= tl.where(m_h & (length > 0), b_total, 1.0)[:, None]
+    p_y = p_out + row * stride_out + o_h[:, None] * stride_out_h + o_d[None, :]
+    tl.store(p_y, b_y.to(p_out.dtype.element_ty), mask=m_hd)
