@@ -187,12 +187,12 @@ class _Point:
 
 
 def plot_decode(rows: Sequence[DecodeRow], path: Path, title: str) -> None:
-    """Write a PNG: milliseconds a step over batch, the ceiling below, a panel a state dtype. Raises as `draw` does."""
+    """Write a PNG: milliseconds a step over batch, the bound below, a panel a state dtype. Raises as `draw` does."""
     names = list(dict.fromkeys(name for row in rows for name in row.timings))
     panels = []
     for dtype in dict.fromkeys(row.state_dtype for row in rows):
         points = [
-            _Point(row.batch, row.floor, {name: row.times.get(name, float("nan")) for name in names})
+            _Point(row.batch, row.bound(OURS), {name: row.times.get(name, float("nan")) for name in names})
             for row in rows
             if row.state_dtype == dtype
         ]

@@ -50,6 +50,8 @@ def draw(
 
 
 def _panel(axes: Any, rows: Sequence[Any], x: str, dashed: str, y: str) -> None:
+    from matplotlib.ticker import LogFormatter
+
     places = [getattr(row, x) for row in rows]
     axes.set_prop_cycle(color=PEERS)
     axes.fill_between(places, [row.floor for row in rows], color="0.85", label="below the floor")
@@ -61,6 +63,8 @@ def _panel(axes: Any, rows: Sequence[Any], x: str, dashed: str, y: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(places, [str(place) for place in places])
+    axes.yaxis.set_major_formatter(LogFormatter())
+    axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(True, which="major", alpha=0.3)
