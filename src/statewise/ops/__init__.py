@@ -7,6 +7,7 @@ from statewise.ops.causal_conv import causal_conv_prefill, causal_conv_step
 from statewise.ops.checkpointed_step import checkpointed_step
 from statewise.ops.choose_experts import choose_experts
 from statewise.ops.gated_rms_norm import gated_rms_norm
+from statewise.ops.grouped_linear import grouped_linear
 from statewise.ops.mixer_step import mixer_step
 from statewise.ops.mlp_activation import mlp_activation
 from statewise.ops.move_slots import move_slots
@@ -24,6 +25,7 @@ __all__ = [
     "checkpointed_step",
     "choose_experts",
     "gated_rms_norm",
+    "grouped_linear",
     "mixer_step",
     "mlp_activation",
     "move_slots",

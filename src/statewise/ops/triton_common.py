@@ -55,6 +55,17 @@ def as_rows(op: str, name: str, tensor: Tensor) -> Tensor:
 
 
 @functools.cache
+def multiprocessors(device: torch.device) -> int:
+    """Of a GPU; 1 for the interpreter."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def dot_precision(tensor: Tensor) -> str:
+    """Of products of float32. The others have one only."""
+    return "tf32x3" if tensor.dtype == torch.float32 else "tf32"
+
+
+@functools.cache
 def pdl_options(device: torch.device) -> dict[str, bool]:
     """Launch options for programmatic dependent launch, where the GPU has it (compute capability 9.0 and later).
 

@@ -1,6 +1,5 @@
 """Paged attention on an NVIDIA GPU. Grids depend on shapes alone, nothing waits for the host; see the README."""
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -13,7 +12,13 @@ from statewise.ops.paged_attention.scratch import Scratch, most_splits
 from statewise.ops.paged_attention.triton_prefill import prefill_kernel
 from statewise.ops.paged_attention.triton_step import combine_kernel, split_kernel
 from statewise.ops.paged_attention.triton_store import store_kernel
-from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, pdl_options
+from statewise.ops.triton_common import (
+    dot_precision,
+    expect_last_contiguous,
+    expect_no_double,
+    multiprocessors,
+    pdl_options,
+)
 
 LOG2_E = math.log2(math.e)
 WIDEST_HEAD = 256
@@ -82,7 +87,7 @@ def paged_attention_step(
         stride_head=keys.stride(2), stride_table=block_tables.stride(0), stride_entry=block_tables.stride(1),
         HEADS=heads, KV_HEADS=kv_heads, D=head_dim, BLOCK_SIZE=block_size, BLOCK_ROWS=triton.next_power_of_2(rows),
         BLOCK_H=block_h, BLOCK_T=run.block_t, BLOCK_D=_block_d(head_dim),
-        STAGES=run.num_stages, PRECISION=_precision(query), USE_PDL=bool(pdl), num_warps=run.num_warps, **pdl,
+        STAGES=run.num_stages, PRECISION=dot_precision(query), USE_PDL=bool(pdl), num_warps=run.num_warps, **pdl,
     )  # fmt: skip
     block_d = _block_d(head_dim)
     combined = max(1, min(COMBINED // block_d, triton.next_power_of_2(heads)))
@@ -117,7 +122,7 @@ def paged_attention_prefill(
         stride_out=out.stride(0), stride_out_h=out.stride(1), stride_block=keys.stride(0), stride_token=keys.stride(1),
         stride_head=keys.stride(2), stride_table=block_tables.stride(0), stride_entry=block_tables.stride(1),
         GROUP=heads // kv_heads, D=head_dim, BLOCK_SIZE=block_size, BLOCK_M=run.block_m, BLOCK_T=run.block_t,
-        BLOCK_D=_block_d(head_dim), STAGES=run.num_stages, PRECISION=_precision(query), USE_PDL=bool(pdl),
+        BLOCK_D=_block_d(head_dim), STAGES=run.num_stages, PRECISION=dot_precision(query), USE_PDL=bool(pdl),
         num_warps=run.num_warps, **pdl,
     )  # fmt: skip
     return out
@@ -140,19 +145,8 @@ def store_kv(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, places: T
     )  # fmt: skip
 
 
-@functools.cache
-def multiprocessors(device: torch.device) -> int:
-    """Of a GPU; 1 for the interpreter."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
 def _block_d(head_dim: int) -> int:
     return max(16, triton.next_power_of_2(head_dim))
-
-
-def _precision(query: Tensor) -> str:
-    """Of products of float32. The others have one only."""
-    return "tf32x3" if query.dtype == torch.float32 else "tf32"
 
 
 def _expect_layout(op: str, query: Tensor, keys: Tensor, values: Tensor, out: Tensor, **indices: Tensor) -> None:
