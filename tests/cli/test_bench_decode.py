@@ -94,7 +94,6 @@ def test_a_batch_that_does_not_fit_is_left_out_with_the_reason(monkeypatch, caps
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--preset", "granite-4-h-small", "--batch", "1", "--deterministic"], "the model has mixtures of experts"),
         (["--preset", "nemotron"], "preset is 'nemotron', expected one of nemotron-h-8b, "),
         (["--model", "/no/such/folder"], "model folder /no/such/folder does not exist"),
         (["--preset", "tiny-hybrid", "--batch", "0"], "batch is 0, expected at least 1"),

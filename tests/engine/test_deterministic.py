@@ -1,12 +1,14 @@
 """With `deterministic` a request's tokens and log probabilities are the same to the bit in any company."""
 
 import copy
+import dataclasses
 import random
 
 import pytest
 import torch
 
 from statewise import LLM
+from statewise.bench.presets import read_preset
 from statewise.config import EngineConfig
 from statewise.demo.questions import word_problems
 from statewise.demo.shipped import FOLDER
@@ -14,9 +16,10 @@ from statewise.engine.plan import make_plan
 from statewise.engine.request import SamplingParams
 from statewise.errors import ConfigError
 from tests.engine.harness import LETTERS, MODEL, drain, engine, greedy, random_prompts, run
-from tests.models.tiny import tiny_config
+from tests.models.tiny import tiny_config, tiny_model, tiny_moe_config
 
 SINGLE = copy.deepcopy(MODEL).float()
+EXPERTS = tiny_model(tiny_moe_config()).float()
 PROMPTS = [*random_prompts(9, seed=1, longest=20), *random_prompts(3, seed=2, longest=180)]
 
 
@@ -24,10 +27,10 @@ def params(i):
     return SamplingParams(temperature=i % 2 * 0.8, seed=i, max_tokens=4 + 3 * (i % 5), ignore_eos=True, logprobs=3)
 
 
-def fixed(**options):
+def fixed(model=SINGLE, **options):
     defaults = {"deterministic": True, "max_batched_tokens": 256, "max_context": 240}
     defaults |= {"dtype": "float32", "state_dtype": "float32"}
-    return engine(model=SINGLE, **(defaults | options))
+    return engine(model=model, **(defaults | options))
 
 
 def results(built, order, seed=0):
@@ -63,6 +66,15 @@ def test_company_changes_no_bit(expected, options):
     order = list(range(len(PROMPTS)))
     random.Random(7).shuffle(order)
     assert results(built, order) == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"max_batch": 12, "async_scheduling": True}, {"blocks": 70}])
+def test_company_changes_no_bit_with_experts(options):
+    """How many rows an expert multiplies depends on their routing: that of the request's own alone."""
+    expected = {i: results(fixed(EXPERTS), [i])[i] for i in range(len(PROMPTS))}
+    order = list(range(len(PROMPTS)))
+    random.Random(8).shuffle(order)
+    assert results(fixed(EXPERTS, **options), order) == expected
 
 
 def test_preemption_changes_no_bit():
@@ -105,3 +117,25 @@ def test_on_a_gpu_concurrency_changes_no_token(state_dtype):
         outputs = LLM(FOLDER, max_batch=most, max_batched_tokens=chunks, **options).generate(prompts, wanted)
         runs.append([(output.token_ids, output.logprobs) for output in outputs])
     assert all(run == runs[0] for run in runs[1:])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_on_a_gpu_concurrency_changes_no_bit_with_experts(dtype):
+    """Random weights, for which routing is even. Some prompts have several pieces, some steps more rows than a pass."""
+    config = dataclasses.replace(read_preset("tiny-moe"), vocab_size=31)
+    model = tiny_model(config, backend="triton", device=torch.device("cuda"))
+    for name, weight in model.named_parameters():
+        wide = name.rpartition(".")[2] in ("A_log", "D", "dt_bias")
+        weight.data = weight.data.to("cuda", torch.float32 if wide else dtype)
+    prompts = [*random_prompts(140, seed=1, longest=60), *random_prompts(12, seed=2, longest=700)]
+    wanted = [SamplingParams(temperature=i % 2 * 0.8, seed=i, max_tokens=24, logprobs=2) for i in range(len(prompts))]
+    options = {"device": "cuda", "deterministic": True, "dtype": str(dtype).removeprefix("torch."), "max_context": 800}
+    runs = []
+    for most, chunks in ((1, 2048), (5, 600), (152, 2048)):
+        built = engine(model=model, state_dtype="float32", max_batch=most, max_batched_tokens=chunks, **options)
+        assert built.plan.product_reason == "a kernel of ours: deterministic is on"
+        runs.append([(request.output, request.logprobs) for request in run(built, prompts, wanted)])
+    assert len({tuple(output) for output, _ in runs[0]}) > 60
+    assert all(each == runs[0] for each in runs[1:])

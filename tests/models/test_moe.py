@@ -5,8 +5,7 @@ import torch
 from torch.nn.functional import silu
 
 from statewise.config import MLPConfig, MoEConfig
-from statewise.errors import BackendError
-from statewise.layers.moe import MoE, expect_runnable
+from statewise.layers.moe import MoE, with_product
 from statewise.ops.backend import resolve
 from tests.ops.kernels import HAS_GPU
 
@@ -17,9 +16,9 @@ HIDDEN = 16
 def mixture(gated=True, shared=True, experts=6, chosen=3, hidden=HIDDEN, inner=8, backend="torch", seed=0):
     beside = MLPConfig(inner_size=24, bias=False, gated=gated) if shared else None
     config = MoEConfig(experts=experts, chosen=chosen, inner_size=inner, gated=gated, shared=beside)
-    layer = (
-        MoE(hidden, config, resolve(backend, CUDA if backend == "triton" else CPU)[0]).double().requires_grad_(False)
-    )
+    device = CUDA if backend == "triton" else CPU
+    ops, _ = resolve(backend.replace("interpreted", "triton"), device)
+    layer = MoE(hidden, config, ops).double().requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     for parameter in layer.parameters():
         parameter.normal_(std=parameter.shape[-1] ** -0.5, generator=generator)
@@ -61,6 +60,13 @@ def test_all_rows_may_choose_the_same_experts():
     torch.testing.assert_close(layer(x), one_by_one(layer, x))
 
 
+@pytest.mark.skipif(HAS_GPU, reason="the kernels are compiled here, not interpreted: see the GPU test")
+def test_interpreted_kernels_give_what_the_torch_ops_do():
+    layer, kernels = mixture(), mixture(backend="interpreted").float()
+    x = rows(9).float()
+    torch.testing.assert_close(kernels(x).double(), layer(x.double()), rtol=1e-4, atol=1e-5)
+
+
 def test_a_row_of_nan_reaches_no_other():
     layer, x = mixture(), rows(8)
     expected = layer(x)
@@ -72,27 +78,68 @@ def test_a_row_of_nan_reaches_no_other():
     assert y[[2, 7]].isnan().all()
 
 
+BF16 = torch.bfloat16
+LOOP = "a loop over them: PyTorch's grouped_mm does not run, "
+
+
 @pytest.mark.parametrize(
-    ("dtype", "hidden", "inner", "message"),
+    ("backend", "device", "dtype", "hidden", "inner", "deterministic", "product", "reason"),
     [
-        (torch.float32, 16, 8, "experts run in bfloat16 on a GPU, and dtype is float32"),
-        (torch.bfloat16, 20, 8, "hidden_size is 20; experts on a GPU need a multiple of 8"),
-        (torch.bfloat16, 16, 12, "inner_size is 12; experts on a GPU need a multiple of 8"),
+        ("torch", CPU, BF16, 16, 8, False, "torch", LOOP + "the device is cpu"),
+        ("torch", CPU, torch.float32, 16, 8, True, "torch", LOOP + "the device is cpu"),
+        ("torch", CUDA, BF16, 16, 8, False, "torch", "PyTorch's grouped_mm"),
+        ("torch", CUDA, BF16, 16, 8, True, "torch", "PyTorch's grouped_mm"),
+        (
+            "torch",
+            CUDA,
+            torch.float64,
+            16,
+            8,
+            False,
+            "torch",
+            LOOP + "it multiplies bfloat16",
+        ),
+        ("triton", CUDA, BF16, 16, 8, False, "torch", "PyTorch's grouped_mm"),
+        ("triton", CUDA, BF16, 16, 8, True, "triton", "a kernel of ours: deterministic is on"),
+        ("triton", CUDA, torch.float16, 16, 8, False, "triton", "it multiplies bfloat16, and the dtype is float16"),
+        ("triton", CUDA, BF16, 20, 8, False, "triton", "it reads multiples of 8 numbers, and rows have 20"),
+        ("triton", CUDA, BF16, 16, 12, False, "triton", "it reads multiples of 8 numbers, and rows have 12"),
     ],
 )
-def test_what_a_gpu_cannot_run_is_an_error(dtype, hidden, inner, message):
+def test_which_product_runs_is_said_with_the_reason(
+    backend, device, dtype, hidden, inner, deterministic, product, reason, monkeypatch
+):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # so that no capability decides
     config = MoEConfig(experts=4, chosen=2, inner_size=inner, gated=True, shared=None)
-    with pytest.raises(BackendError, match=message):
-        expect_runnable(hidden, config, dtype, CUDA)
-    expect_runnable(hidden, config, dtype, CPU)
+    ops, _ = resolve(backend, device)
+    ops, why = with_product(ops, hidden, config, dtype, device, deterministic=deterministic)
+    assert ops.name == backend
+    assert ops.grouped_linear.keywords == {"backend": product}
+    assert reason in why
+
+
+@pytest.mark.parametrize(("capability", "product"), [((8, 0), "triton"), ((9, 0), "torch"), ((12, 0), "triton")])
+def test_a_gpu_without_the_grouped_product_runs_ours(capability, product, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr("statewise.ops.tuning.check", lambda device: None)
+    config = MoEConfig(experts=4, chosen=2, inner_size=8, gated=True, shared=None)
+    ops, why = with_product(resolve("triton", CUDA)[0], 16, config, BF16, CUDA, deterministic=False)
+    assert ops.grouped_linear.keywords == {"backend": product}
+    assert why.endswith("grouped_mm" if product == "torch" else f"and the device has {capability[0]}.{capability[1]}")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("count", [1, 5, 128, 700])
 @pytest.mark.parametrize("experts", [8, 72])
-def test_on_a_gpu_it_equals_float64_and_a_graph_holds_it(count, experts):
-    """The error is under twice that of the same in bfloat16 on a CPU, with the routing of the GPU's scores."""
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_on_a_gpu_it_equals_float64_and_a_graph_holds_it(count, experts, deterministic):
+    """The error is under twice that of the same in bfloat16 on a CPU, with the routing of the GPU's scores.
+
+    deterministic: by our product and not PyTorch's.
+    """
     exact = mixture(experts=experts, chosen=5, hidden=256, inner=64)
     on_gpu, on_cpu = (
         mixture(experts=experts, chosen=5, hidden=256, inner=64, backend=backend).bfloat16()
@@ -100,6 +147,8 @@ def test_on_a_gpu_it_equals_float64_and_a_graph_holds_it(count, experts):
     )
     exact.load_state_dict({name: weight.double() for name, weight in on_cpu.state_dict().items()})
     on_gpu = on_gpu.cuda()
+    sizes = (256, on_gpu.config, torch.bfloat16, CUDA)
+    on_gpu.experts.ops, _ = with_product(on_gpu.ops, *sizes, deterministic=deterministic)
     x = rows(count, 256).bfloat16()
     held = torch.zeros(count, 256, dtype=torch.bfloat16, device=CUDA)
     with torch.inference_mode():

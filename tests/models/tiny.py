@@ -1,11 +1,13 @@
 """A hybrid model small enough for exhaustive tests, with random weights in float64."""
 
+from dataclasses import replace
+
 import torch
 
 from statewise.cache.mamba import MambaPool
 from statewise.cache.paged_kv import PagedKV
 from statewise.cache.spec import KVSpec, MambaSpec
-from statewise.config import AttentionConfig, MambaConfig, MLPConfig, ModelConfig, RopeConfig
+from statewise.config import AttentionConfig, MambaConfig, MLPConfig, ModelConfig, MoEConfig, RopeConfig
 from statewise.models.hybrid import Caches, HybridModel
 from statewise.ops.backend import resolve
 
@@ -38,6 +40,14 @@ def tiny_config(pattern: tuple[str, ...] = PATTERN) -> ModelConfig:
         dtype=torch.float32,
         eos_token_ids=(),
     )
+
+
+def tiny_moe_config() -> ModelConfig:
+    """With experts behind attention, so that what a row attends to decides where it and others are multiplied."""
+    moe = MoEConfig(
+        experts=6, chosen=2, inner_size=24, gated=True, shared=MLPConfig(inner_size=8, bias=False, gated=True)
+    )
+    return replace(tiny_config(("mamba", "moe", "attention", "moe", "mamba", "moe")), moe=moe)
 
 
 def tiny_model(config: ModelConfig, seed: int = 0, backend: str = "torch", device: torch.device = CPU) -> HybridModel:

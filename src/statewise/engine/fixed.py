@@ -3,8 +3,9 @@
 A library's matrix product rounds a row in the same way whatever the other rows hold, and whichever row it is, as long
 as the shapes are the same; a batch of another size may be rounded otherwise. So decode rows run in passes of always as
 many, most of them perhaps pads, and a prompt runs in pieces of a few sizes, one request a pass. Where pieces begin and
-how long they are depends on the request alone. Our kernels give each row its own program, so nothing else matters; the
-other backends work on all rows at once, and get one row a pass.
+how long they are depends on the request alone. Our kernels give each row its own program or sum it in an order of its
+own, so nothing else matters; the other backends work on all rows at once, and get one row a pass, and prompts as they
+are: what a filler holds, and so which experts it takes, is nobody's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,9 +37,12 @@ def longest_piece(device: torch.device) -> int:
     return PIECES[-1] if device.type == "cuda" else PIECES[0]
 
 
-def filler(count: int, kv: KVSpec) -> Row:
-    """The row that fills a pass of ``count`` tokens up to the next size. It has no slot, and leaves nothing behind."""
-    return row_without_slot(next(size for size in PIECES if size >= count) - count, kv)
+def fillers(count: int, rows: int, kv: KVSpec) -> list[Row]:
+    """The row that fills a pass of ``count`` tokens up to the next size. It has no slot, and leaves nothing behind.
+
+    rows: of a decode pass. Where that is one, there is none: shapes may be as many as there are lengths.
+    """
+    return [row_without_slot(next(size for size in PIECES if size >= count) - count, kv)] if rows > 1 else []
 
 
 def row_without_slot(count: int, kv: KVSpec) -> Row:

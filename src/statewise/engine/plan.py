@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from statewise.cache.spec import KVSpec, MambaSpec
-from statewise.config import EngineConfig, ModelConfig, MoEConfig, format_bytes
+from statewise.config import EngineConfig, ModelConfig, format_bytes
 from statewise.engine import fixed, graphs
 from statewise.engine.budget import Costs, budget_of, split
 from statewise.engine.buffers import DecodeBuffers
 from statewise.engine.token_counts import TokenCounts
 from statewise.errors import ConfigError
-from statewise.layers.moe import expect_runnable
+from statewise.layers.moe import with_product
 from statewise.models.hybrid import HybridModel
 from statewise.ops.backend import Needs, Ops, resolve
 from statewise.ops.mixer_step.scratch import Scratch
@@ -44,6 +44,7 @@ class Plan:
     graph_sizes: tuple[int, ...] = ()  # decode steps are padded to these, and captured where there is a GPU
     graph_reason: str = "none"  # for people: which, or why none
     graph_row_bytes: int = 0  # of what a captured step allocates, a row; an estimate
+    product_reason: str | None = None  # which product experts take, and why; None: no experts
     fixed_rows: int | None = None  # of every decode pass, as `statewise.engine.fixed` says; None: as many as there are
 
     @property
@@ -159,6 +160,8 @@ class Plan:
         if self.max_context is not None and self.wanted_context and self.max_context < self.wanted_context:
             limit += f", fewer than {self.wanted_context}: the budget"
         rows += [("context", limit), ("backend", self.backend_reason)]
+        if self.product_reason is not None:
+            rows.append(("products", f"of experts: {self.product_reason}"))
         return [*rows, ("warning", self.warning)] if self.warning else rows
 
     @property
@@ -184,8 +187,6 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
     model or the device, BackendError for a backend that cannot run.
     """
     dtype = _dtype(model, config)
-    if model.moe is not None:
-        _expect_experts(model, model.moe, config, dtype)
     if config.deterministic:
         least = config.max_batch + fixed.longest_piece(device_of(config))
         if config.max_batched_tokens < least:
@@ -198,6 +199,10 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         raise ConfigError(f"max_context is {config.max_context}, but the model's own limit is {model.max_context}")
     longest = config.max_context or model.max_context
     ops, reason = resolve(config.backend, device_of(config), needs_of(model, config))
+    product = None
+    if (moe := model.moe) is not None:
+        sizes = (model.hidden_size, moe, dtype, device_of(config))
+        ops, product = with_product(ops, *sizes, deterministic=config.deterministic)
     with torch.device("meta"):
         weights = HybridModel(model, ops)
     weight_bytes = sum(p.numel() for p in weights.parameters()) * dtype.itemsize
@@ -214,6 +219,7 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         weight_bytes=weight_bytes,
         ops=ops,
         backend_reason=reason,
+        product_reason=product,
         budget=budget.count,
         wanted_slots=config.max_batch,
         wanted_context=longest,
@@ -233,15 +239,6 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         about = format_bytes((plan.fixed_rows or slots) * plan.graph_row_bytes)
         why_none = f"{len(captured)} decode steps, of {captured[0]} to {captured[-1]} rows, about {about}"
     return replace(plan, slots=slots, blocks=blocks, max_context=longest, graph_sizes=captured, graph_reason=why_none)
-
-
-def _expect_experts(model: ModelConfig, moe: MoEConfig, config: EngineConfig, dtype: torch.dtype) -> None:
-    expect_runnable(model.hidden_size, moe, dtype, device_of(config))
-    if config.deterministic:
-        raise ConfigError(
-            "deterministic is on, but the model has mixtures of experts: how many rows an expert multiplies depends on "
-            "all rows of a step, and so may the last bits"
-        )
 
 
 def needs_of(model: ModelConfig, config: EngineConfig) -> Needs:

@@ -32,6 +32,8 @@ from statewise.ops.paged_attention.scratch import Scratch as AttentionScratch
 FIRST_RAND_SEED = 0
 # Prompts that kernels are compiled for at the start: how many, and their tokens. One alone is cut in another way.
 WARM_UP = ((1, 64), (8, 64), (1, 1024))
+# The tiles of experts grow with the tokens: of these lengths every two neighbours have the same or the next ones.
+EXPERTS_WARM_UP = tuple((1, 2**i) for i in range(11))
 
 
 @dataclass(frozen=True)
@@ -130,10 +132,10 @@ class Runner:
         return output
 
     def _launch(self, step: Step) -> Output:
-        if self.plan.fixed_rows is not None:
-            outputs = [self._decode_step(some).kept() for some in fixed.passes(step.decode, self.plan.fixed_rows)]
+        if (rows := self.plan.fixed_rows) is not None:
+            outputs = [self._decode_step(some).kept() for some in fixed.passes(step.decode, rows)]
             outputs += [
-                self._mixed(Step(prefill=[piece]), fixed.filler(piece[1], self.plan.kv)).kept()
+                self._mixed(Step(prefill=[piece]), *fixed.fillers(piece[1], rows, self.plan.kv)).kept()
                 for piece in step.prefill
             ]
             return concatenated(outputs)
@@ -193,7 +195,7 @@ class Runner:
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Compile what prompts launch, by rows without a slot: they leave nothing behind."""
-        for count, length in WARM_UP:
+        for count, length in WARM_UP + (EXPERTS_WARM_UP if self.plan.product_reason else ()):
             self._mixed(Step(), *[fixed.row_without_slot(length, self.plan.kv)] * count)
 
     def _capture(self) -> DecodeGraphs[Tensor]:

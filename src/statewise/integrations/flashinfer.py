@@ -116,6 +116,7 @@ def build(rest: Ops, needs: Needs, device: torch.device) -> Ops:
         store_kv=rest.store_kv,
         choose_experts=rest.choose_experts,
         sort_by_expert=rest.sort_by_expert,
+        grouped_linear=rest.grouped_linear,
         warm_up=partial(warm_up, steps, needs, device),
         reads_dead_rows=True,
     )

@@ -1,21 +1,19 @@
 """A mixture of experts: rows sorted by expert, one grouped matrix product for all of them, rows put back and summed.
 
-Nothing here waits for the host on a GPU, and shapes do not depend on the routing, so that a CUDA graph can hold it.
+With kernels nothing here waits for the host, and shapes do not depend on the routing, so that a CUDA graph can hold it.
 """
+
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from statewise.config import MoEConfig, SigmoidRouter
-from statewise.errors import BackendError
 from statewise.layers.mlp import MLP, up_size
 from statewise.ops.backend import Ops
-
-# PyTorch's grouped product runs on these GPUs; elsewhere it loops over the experts and waits for the host.
-GROUPED_CAPABILITIES = (9, 10)
-# Its rows are read in pieces of so many bytes.
-ALIGNMENT = 16
+from statewise.ops.grouped_linear.torch import grouped_mm_obstacle
 
 
 class Experts(nn.Module):
@@ -30,8 +28,8 @@ class Experts(nn.Module):
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         """rows: (R, hidden), sorted by expert.  ends: (experts,) int32, where each one's rows end. (R, hidden)."""
-        inner = self.ops.mlp_activation(grouped_linear(rows, self.up_proj, ends), gated=self.gated)
-        return grouped_linear(inner, self.down_proj, ends)
+        inner = self.ops.mlp_activation(self.ops.grouped_linear(rows, self.up_proj, ends), gated=self.gated)
+        return self.ops.grouped_linear(inner, self.down_proj, ends)
 
 
 class MoE(nn.Module):
@@ -89,40 +87,20 @@ def wide_scores(x: Tensor, weight: Tensor) -> Tensor:
     return functional.linear(x.to(wide), weight.to(wide))
 
 
-def grouped_linear(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Multiply each row by its group's weight: ``rows[ends[g - 1] : ends[g]] @ weight[g].T``.
+def with_product(
+    ops: Ops, hidden_size: int, config: MoEConfig, dtype: torch.dtype, device: torch.device, *, deterministic: bool
+) -> tuple[Ops, str]:
+    """The ops with the grouped product that these experts will run, and why it is that one.
 
-    rows: (R, in).  weight: (G, out, in).  ends: (G,) int32, ascending, the last one R. On a GPU one launch, bfloat16.
+    Backends with kernels have two that a CUDA graph can hold: their own, and PyTorch's, which they prefer where it runs
+    and a row's bits may depend on its company.  device: may be one that is not there.
     """
-    if rows.device.type == "cuda":
-        return functional.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
-    y, first = rows.new_empty(rows.shape[0], weight.shape[1]), 0
-    for group, end in enumerate(ends.tolist()):
-        if end > first:
-            y[first:end] = functional.linear(rows[first:end], weight[group])
-        first = end
-    return y
-
-
-def expect_runnable(hidden_size: int, config: MoEConfig, dtype: torch.dtype, device: torch.device) -> None:
-    """Raise BackendError that names what is possible where experts cannot run. On a CPU they always can.
-
-    device: may be one that is not there; then what only it could tell is not checked.
-    """
-    if device.type != "cuda":
-        return
-    if dtype != torch.bfloat16:
-        raise BackendError(f"experts run in bfloat16 on a GPU, and dtype is {str(dtype).removeprefix('torch.')}")
-    if not hasattr(functional, "grouped_mm"):
-        raise BackendError(
-            f"experts need torch.nn.functional.grouped_mm on a GPU, and torch {torch.__version__} lacks it"
-        )
-    for name, size in (("hidden_size", hidden_size), ("inner_size", config.inner_size)):
-        if size * dtype.itemsize % ALIGNMENT:
-            raise BackendError(f"{name} is {size}; experts on a GPU need a multiple of {ALIGNMENT // dtype.itemsize}")
-    if torch.cuda.is_available():
-        major, minor = torch.cuda.get_device_capability(device)
-        if major not in GROUPED_CAPABILITIES:
-            raise BackendError(
-                f"experts need a GPU of compute capability 9.x or 10.x, and the device has {major}.{minor}"
-            )
+    obstacle = grouped_mm_obstacle(dtype, device, hidden_size, config.inner_size)
+    if ops.name in ("torch", "reference"):
+        loop = f"a loop over them: PyTorch's grouped_mm does not run, {obstacle}"
+        return ops, "PyTorch's grouped_mm" if obstacle is None else loop
+    if deterministic:
+        return ops, "a kernel of ours: deterministic is on"
+    if obstacle is not None:
+        return ops, f"a kernel of ours: PyTorch's grouped_mm does not run, {obstacle}"
+    return replace(ops, grouped_linear=partial(ops.grouped_linear, backend="torch")), "PyTorch's grouped_mm"

@@ -54,6 +54,7 @@ class Ops:
     store_kv: Callable[..., None]
     choose_experts: Callable[..., tuple[Tensor, Tensor]]
     sort_by_expert: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    grouped_linear: Callable[..., Tensor]
     warm_up: Callable[[], None] = _nothing
     reads_dead_rows: bool = False
     capturable: bool = False
@@ -177,4 +178,5 @@ def _bind(name: str, device: torch.device) -> Ops:
         store_kv=partial(ops.store_kv, backend=name),
         choose_experts=partial(ops.choose_experts, backend=name),
         sort_by_expert=partial(ops.sort_by_expert, backend=name),
+        grouped_linear=partial(ops.grouped_linear, backend=name),
     )
