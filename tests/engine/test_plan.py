@@ -15,7 +15,7 @@ from statewise.engine.plan import make_plan
 from statewise.errors import ConfigError, MemoryBudgetError
 from statewise.ops.mixer_step.scratch import Scratch
 from tests.engine.harness import LETTERS, engine, greedy, random_prompts, run
-from tests.models.tiny import tiny_config, tiny_model
+from tests.models.tiny import tiny_config, tiny_model, tiny_moe_config
 from tests.ops.kernels import HAS_GPU
 
 TINY = tiny_config()
@@ -277,3 +277,9 @@ def test_the_plan_in_lines_adds_up():
     assert f"beside    {format_bytes(beside)}: logits, token counts" in text
     assert dataclasses.replace(made, slots=5).cache_bytes == made.cache_bytes + 3 * made.costs.slot
     assert plan.COUNTERS == 2
+
+
+def test_the_product_of_experts_is_in_the_plan():
+    rows = dict(make_plan(tiny_moe_config(), options(deterministic=True)).rows())
+    assert rows["products"] == "of experts: a loop over them: PyTorch's grouped_mm does not run, the device is cpu"
+    assert "products" not in dict(make_plan(TINY, options()).rows())
