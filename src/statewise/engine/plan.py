@@ -31,6 +31,7 @@ class Plan:
     slots: int
     blocks: int
     max_context: int | None  # tokens of one request; None: no limit
+    step_tokens: int  # at most, decode rows and prompts together
     vocab_size: int
     dtype: torch.dtype
     stochastic_rounding: bool  # of the states that decode steps write
@@ -213,6 +214,7 @@ def make_plan(model: ModelConfig, config: EngineConfig) -> Plan:
         slots=0,
         blocks=0,
         max_context=longest,
+        step_tokens=config.max_batched_tokens,
         vocab_size=model.vocab_size,
         dtype=dtype,
         stochastic_rounding=config.stochastic_rounding,

@@ -10,7 +10,7 @@ from torch import Tensor
 from statewise.cache.host import to_device
 from statewise.cache.mamba import MambaPool
 from statewise.cache.paged_kv import PagedKV
-from statewise.engine import fixed
+from statewise.engine import fixed, graphs, warm_up
 from statewise.engine.buffers import DecodeBuffers
 from statewise.engine.counters import Counters, Preempted
 from statewise.engine.graphs import DecodeGraphs
@@ -30,10 +30,6 @@ from statewise.ops.paged_attention.scratch import Scratch as AttentionScratch
 
 # The seed of the first step's stochastic rounding; each step adds one. Fixed, so that a run repeats itself.
 FIRST_RAND_SEED = 0
-# Prompts that kernels are compiled for at the start: how many, and their tokens. One alone is cut in another way.
-WARM_UP = ((1, 64), (8, 64), (1, 1024))
-# The tiles of experts grow with the tokens: of these lengths every two neighbours have the same or the next ones.
-EXPERTS_WARM_UP = tuple((1, 2**i) for i in range(11))
 
 
 @dataclass(frozen=True)
@@ -194,9 +190,14 @@ class Runner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Compile what prompts launch, by rows without a slot: they leave nothing behind."""
-        for count, length in WARM_UP + (EXPERTS_WARM_UP if self.plan.product_reason else ()):
-            self._mixed(Step(), *[fixed.row_without_slot(length, self.plan.kv)] * count)
+        """Compile all that steps launch, by rows without a slot: they leave nothing behind."""
+        plan = self.plan
+        for count, length in warm_up.prompts(plan.step_tokens, plan.max_context, plan.mamba.heads):
+            self._mixed(Step(), *[fixed.row_without_slot(length, plan.kv)] * count)
+        if not plan.graph_sizes:  # else the captures do it
+            for size in graphs.sizes(plan.pass_rows):
+                self._buffers.fill([], size)
+                self._decode(size, plan.table)
 
     def _capture(self) -> DecodeGraphs[Tensor]:
         with torch.inference_mode():

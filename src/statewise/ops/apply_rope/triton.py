@@ -30,7 +30,7 @@ def rotate(
     tl.store(p_pair + HALF, (b_second * b_cos + b_first * b_sin).to(p_x.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["p_positions"])
 def apply_rope_kernel(
     p_query, p_key, p_positions, p_inv_freq,
     stride_query, stride_query_h, stride_key, stride_key_h, stride_position,

@@ -32,7 +32,7 @@ def fast_silu(b_x):
     return b_x * tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + b_e], tl.float32, True, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["p_cu_seqlens", "p_slots", "p_has_window", "sequences"])
 def causal_conv_prefill_kernel(
     p_x, p_weight, p_bias, p_cu_seqlens, p_window, p_slots, p_has_window, p_y,
     sequences, channels, stride_x_l, stride_w_c, stride_w_k, stride_s_slot, stride_s_c, stride_s_k,

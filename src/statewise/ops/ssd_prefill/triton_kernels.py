@@ -10,6 +10,9 @@ import triton.language as tl
 
 from statewise.ops.triton_common import silu, softplus, start
 
+# What differs from step to step: a kernel that is specialised on it compiles in the middle of serving.
+SIZES = ("length", "sequences", "segment", "reads_initial")
+
 
 @triton.jit
 def find_block(p_cu_seqlens, i_block, size, sequences):
@@ -99,7 +102,7 @@ def load_steps(p_steps, tokens, Q: tl.constexpr):
     return b_decay, tl.where(o_q < tokens, b_dt, 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["p_cu_seqlens", *SIZES])
 def time_step_kernel(
     p_dt_raw, p_A, p_dt_bias, p_cu_seqlens, p_steps,
     length, sequences, heads, dt_low, dt_high, stride_dt_l, stride_dt_h,
@@ -161,7 +164,7 @@ def scan_chunk(
     return b_state
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["p_has_initial", "p_slots", "p_cu_seqlens", *SIZES])
 def scan_kernel(
     p_x, p_B, p_C, p_steps, p_D, p_z, p_initial, p_has_initial, p_slots, p_cu_seqlens, p_y, p_final,
     length, sequences, segment, reads_initial, stride_x_h, stride_B_g, stride_C_g, stride_z_l, stride_z_h,

@@ -3,11 +3,18 @@
 import triton
 import triton.language as tl
 
-from statewise.ops.ssd_prefill.triton_kernels import add_to_state, find_block, find_state, load_steps, load_tokens
+from statewise.ops.ssd_prefill.triton_kernels import (
+    SIZES,
+    add_to_state,
+    find_block,
+    find_state,
+    load_steps,
+    load_tokens,
+)
 from statewise.ops.triton_common import start
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["p_cu_seqlens", *SIZES])
 def segment_state_kernel(
     p_x, p_B, p_steps, p_cu_seqlens, p_states, p_total,
     length, sequences, segment, stride_x_h, stride_B_g, stride_x_l: tl.constexpr, stride_B_l: tl.constexpr,
@@ -47,7 +54,7 @@ def segment_state_kernel(
     tl.store(p_total + i_row, total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["p_has_initial", "p_slots", "p_cu_seqlens", *SIZES])
 def pass_states_kernel(
     p_states, p_total, p_initial, p_has_initial, p_slots, p_cu_seqlens,
     segment, reads_initial, stride_i_s, stride_i_h, stride_i_p,
