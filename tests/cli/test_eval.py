@@ -16,7 +16,7 @@ from statewise.engine.llm import LLM, RequestOutput
 from statewise.engine.text import load_tokenizer
 from statewise.eval import run as eval_run
 from statewise.eval.prompts import STOP, few_shot_prompts
-from statewise.eval.provenance import hash_of
+from statewise.eval.provenance import hash_of, source_hash
 from statewise.eval.questions import Question, read_questions, write_questions
 from statewise.eval.run import special_stops
 
@@ -263,6 +263,34 @@ def test_results_of_another_run(capsys, demo_folder, data, scholar, tmp_path):
     assert out.read_bytes() == before
     out.write_text("{}")
     assert "holds something else than results" in refused(capsys, *start)
+
+
+def test_a_run_of_another_task_is_told_by_its_task(capsys, demo_folder, data, scholar, tmp_path):
+    out = tmp_path / "r.json"
+    assert main(["eval", "gsm8k", str(demo_folder), "--data", str(data), "--output", str(out)]) == 0
+    capsys.readouterr()
+    message = refused(capsys, "gsm8k", demo_folder, "--data", data, "--output", out, "--limit", "3")
+    assert "of another run: questions is 8 there and 3 here; answers_sha256 is" in message
+    message = refused(capsys, "word-problems", demo_folder, "--output", out)
+    assert "questions is 8 there and 1000 here; task is 'gsm8k' there and 'word-problems' here" in message
+
+
+def test_output_that_is_no_file_is_left_alone(capsys, demo_folder, data, scholar, tmp_path):
+    pipe = tmp_path / "r.json"
+    os.mkfifo(pipe)
+    message = refused(capsys, "gsm8k", demo_folder, "--data", data, "--output", pipe)
+    assert "expected a file: results take its place" in message
+    assert pipe.is_fifo()
+
+
+def test_results_say_what_code_and_versions_made_them(capsys, demo_folder, data, scholar, tmp_path):
+    out = tmp_path / "r.json"
+    assert main(["eval", "gsm8k", str(demo_folder), "--data", str(data), "--output", str(out)]) == 0
+    results = json.loads(out.read_text())
+    assert results["run"]["versions"].keys() == {"statewise", "torch", "python", "triton", "tokenizers"}
+    [session] = results["sessions"]
+    assert session["source_sha256"] == source_hash()
+    assert len(session["source_sha256"]) == 64
 
 
 def test_another_model_in_the_same_folder(capsys, broken, data, scholar, tmp_path):

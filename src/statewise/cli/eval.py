@@ -20,7 +20,7 @@ from statewise.demo.questions import MAX_COUNT, SPLITS, word_problems
 from statewise.errors import ConfigError, DataError
 from statewise.eval.gsm8k import read_gsm8k
 from statewise.eval.prompts import FEWSHOT_SEED, MAX_TOKENS, few_shot_prompts
-from statewise.eval.provenance import machine
+from statewise.eval.provenance import machine, source_hash
 from statewise.eval.records import Records, expect_same_run
 from statewise.eval.report import CONFIDENCE, FILTERS, Scored, identical, paired, report, score
 from statewise.eval.run import Exam, answer, describe_run
@@ -150,13 +150,16 @@ def _word_problems(arguments: argparse.Namespace) -> Exam:
 
 
 def _session(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {"command": sys.argv[1:], "model": str(arguments.model)} | machine()
+    told = {"command": sys.argv[1:], "model": str(arguments.model), "source_sha256": source_hash()}
+    return told | machine()
 
 
 def _completions_file(output: Path | None) -> Path | None:
-    """Where completions go as they come: beside the results."""
+    """Where completions go as they come: beside the results. Raises ConfigError where neither can be written."""
     if output is None:
         return None
+    if output.exists() and not output.is_file() and not output.is_dir():
+        raise ConfigError(f"output is {output}, expected a file: results take its place when they are whole")
     expect_writable("output", output)
     beside = output.with_name(output.name.removesuffix(".json") + ".completions.jsonl")
     expect_writable("output", beside)

@@ -5,6 +5,7 @@ import json
 import platform
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -15,8 +16,21 @@ from statewise.models.weights import weight_files
 
 
 def versions() -> dict[str, str]:
-    """Versions that may change an answer."""
-    return {"statewise": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    """Versions that may change an answer. A package that is not installed is "none"."""
+    found = {"statewise": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    for name in ("triton", "tokenizers"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def source_hash() -> str:
+    """SHA-256 of this package's code and launch tables, which one version number may stand for several of."""
+    root = Path(__file__).parents[1]
+    files = sorted(file for kind in ("*.py", "*.json") for file in root.rglob(kind))
+    return hash_of([(file.relative_to(root).as_posix(), _sha256(file)) for file in files])
 
 
 def machine() -> dict[str, object]:

@@ -136,7 +136,8 @@ def expect_same_run(path: object, there: dict[str, Any], here: dict[str, Any]) -
     """Raise ConfigError that says where two runs differ."""
     here = json.loads(json.dumps(here))
     before, now = _flat(there), _flat(here)
-    differ = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    differ = [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
+    differ.sort(key=lambda name: ("sha256" in name, name.count("."), name))  # what a person gave, before what follows
     if differ:
         told = "; ".join(f"{name} is {before.get(name)!r} there and {now.get(name)!r} here" for name in differ[:4])
         more = f"; and {len(differ) - 4} more" if len(differ) > 4 else ""
