@@ -103,14 +103,14 @@ def test_texts_that_are_too_short_are_refused(demo_folder):
 def test_the_command_measures_the_logits_of_a_model(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     options = ["--tokens", "20", "--rows", "2", "--state-dtype", "bfloat16", "--checkpoint-interval", "1", "16"]
-    files = ["--json", str(tmp_path / "d.json"), "--plot", str(tmp_path / "d.png")]
+    files = ["--json", str(tmp_path / "d.json"), "--plot", str(tmp_path / "d.picture")]  # a PNG whatever its name
     assert main(["eval", "drift", "--model", "demo", *options, *files]) == 0
     printed = capsys.readouterr().out
     for title in ("relative error of the states after 20 tokens", "relative error of the logits, tokens 10 to 20"):
         assert title in printed
     report = json.loads((tmp_path / "d.json").read_text())
     assert report["ways"][0]["drift"][-1].keys() == {"token", "state", "worst_head", "logits", "kl", "flips"}
-    assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "d.picture").read_bytes().startswith(b"\x89PNG")
     assert main(["eval", "drift", "--model", "demo", "--dtype", "bfloat16"]) == 2
     assert "dt_range and dtype are for a mixer with random weights" in capsys.readouterr().err
     assert main(["eval", "drift", "--model", "demo", "--rows", "99"]) == 2
@@ -132,3 +132,11 @@ def test_the_command_measures_the_logits_of_a_model(tmp_path, capsys):
 def test_what_cannot_be_measured_is_said_before_it_is(options, message, capsys):
     assert run(*options) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_measured(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert run("--plot", str(tmp_path / "drift.png")) == 2
+    captured = capsys.readouterr()
+    assert "plot needs matplotlib: pip install 'statewise[bench]'" in captured.err
+    assert captured.out == ""

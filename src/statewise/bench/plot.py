@@ -44,7 +44,7 @@ def draw(
             axes.set_title(name)
     figure.suptitle(title)
     try:
-        figure.savefig(path, dpi=110)
+        figure.savefig(path, dpi=110, format="png")
     except OSError as error:
         raise ConfigError(f"plot is {path}, which cannot be written: {error.strerror}") from error
 

@@ -5,6 +5,7 @@
 """
 
 import argparse
+import importlib.util
 import json
 import platform
 import sys
@@ -179,6 +180,8 @@ def _expect_possible(arguments: argparse.Namespace) -> None:
     for name in ("json", "plot"):
         if getattr(arguments, name):
             expect_writable(name, getattr(arguments, name))
+    if arguments.plot and importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("plot needs matplotlib: pip install 'statewise[bench]'")
 
 
 def _target(arguments: argparse.Namespace) -> "Target":

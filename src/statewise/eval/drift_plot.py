@@ -41,6 +41,6 @@ def plot(
         axes.set_xlabel("tokens")
     figure.suptitle(title, fontsize=11)
     try:
-        figure.savefig(path, dpi=110)
+        figure.savefig(path, dpi=110, format="png")
     except OSError as error:
         raise ConfigError(f"plot is {path}, which cannot be written: {error.strerror}") from error
