@@ -129,6 +129,9 @@ def test_the_command_line_writes_the_checkpoint(tmp_path: Path, capsys: pytest.C
     main([str(tmp_path / "cli"), "--seed", "3"])
     assert tuple(sorted(path.name for path in (tmp_path / "cli").iterdir())) == FILES
     assert str(tmp_path / "cli") in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["/dev/null/cli"])
+    assert "/dev/null/cli cannot be written: Not a directory" in capsys.readouterr().err
 
 
 class InTransformers(NamedTuple):

@@ -214,8 +214,11 @@ def test_the_command_line_writes_the_same_list(tmp_path: Path, capsys: pytest.Ca
     assert "7 problems" in capsys.readouterr().out
 
 
-def test_the_command_line_refuses_a_bad_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_refuses_bad_counts_and_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([str(tmp_path / "cli.jsonl"), "--count", "-1"])
     assert "--count must be" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "none" / "cli.jsonl")])
+    assert "cli.jsonl cannot be written: No such file or directory" in capsys.readouterr().err
     assert not (tmp_path / "cli.jsonl").exists()

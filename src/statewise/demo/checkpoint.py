@@ -231,7 +231,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="folder to write into; made if missing")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights (default 0)")
     options = parser.parse_args(arguments)
-    print(f"wrote {write_demo_checkpoint(options.folder, options.seed)}")
+    try:
+        print(f"wrote {write_demo_checkpoint(options.folder, options.seed)}")
+    except OSError as error:
+        parser.error(f"{options.folder} cannot be written: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if not 0 <= options.count <= MAX_COUNT:
         parser.error(f"--count must be from 0 to {MAX_COUNT}, got {options.count}")
-    write_questions(options.out, word_problems(options.count, options.seed, options.split))
+    try:
+        write_questions(options.out, word_problems(options.count, options.seed, options.split))
+    except OSError as error:
+        parser.error(f"{options.out} cannot be written: {error.strerror}")
     print(f"wrote {options.count} problems to {options.out}")
 
 
