@@ -15,6 +15,8 @@ from statistics import median
 import torch
 
 from statewise.errors import ConfigError, StatewiseError
+from statewise.eval.gsm8k import read_gsm8k
+from statewise.ops.backend import resolve
 from train.evaluate import Score, open_model, report_scores
 from train.loop import Options, Trainer
 from train.presets import PRESETS, Preset
@@ -91,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help=f"of the run (default {OUT}/PRESET); one run a folder"
     )
-    parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default cpu")
     parser.add_argument("--steps", type=int, metavar="N", help="instead of the preset's")
     parser.add_argument("--minutes", type=float, metavar="M", help="as many steps as fill so many minutes of training")
     parser.add_argument("--stop-after", type=float, metavar="S", help="seconds; the same command goes on from there")
@@ -108,17 +110,26 @@ def _preset(asked: argparse.Namespace) -> Preset:
     changes = {name: getattr(asked, name) for name in ("steps", "seed") if getattr(asked, name) is not None}
     if asked.kinds is not None:
         changes["kinds"] = tuple(name for name in asked.kinds.split(",") if name)
-    if changes.get("steps", 1) < 1:
-        raise ConfigError(f"steps is {asked.steps}, expected at least 1")
+    for name, least in (("steps", 1), ("workers", 0)):
+        if getattr(asked, name) is not None and getattr(asked, name) < least:
+            raise ConfigError(f"{name} is {getattr(asked, name)}, expected at least {least}")
+    for name in ("minutes", "stop_after"):
+        if getattr(asked, name) is not None and not getattr(asked, name) > 0:
+            raise ConfigError(f"{name} is {getattr(asked, name):g}, expected more than 0")
     return replace(PRESETS[asked.preset], **changes)
 
 
 def _options(asked: argparse.Namespace) -> Options:
+    """Raises now what only the end would meet: a backend that cannot run here, GSM8K's files that are not there."""
     device = torch.device(asked.device)
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ConfigError("device is cuda, but torch sees no GPU here; possible: cpu")
         torch.set_float32_matmul_precision("high")  # the scan's products by tensor cores
+    resolve(asked.backend, device)
+    if asked.gsm8k is not None:
+        for split in ("train", "test"):
+            read_gsm8k(split, asked.gsm8k)
     return Options(
         folder=asked.out or OUT / asked.preset,
         device=device,

@@ -54,12 +54,15 @@ class Trainer:
     """One run in one folder. ``run`` goes on from the folder's checkpoint if there is one."""
 
     def __init__(self, preset: Preset, options: Options):
-        """Raises ConfigError if the folder holds a run of another preset, or the warm-up is too short to measure in."""
+        """Raises ConfigError for a folder that cannot be made or of another preset, or too short a warm-up."""
         if options.minutes and preset.warmup < MEASURED_LAP * preset.log_every:
             raise ConfigError(f"minutes need a warm-up of {MEASURED_LAP} log lines, it has {preset.warmup} steps")
         self.preset, self.options = preset, options
         self.model_folder, self.checkpoint = options.folder / "model", options.folder / "checkpoint.pt"
-        self.model_folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.model_folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{options.folder} cannot be written: {error.strerror}") from error
         config = write_config(preset.sizes, self.model_folder, torch.bfloat16)
         self.tokenizer = self._tokenizer()
         self.model = new_model(config, preset.seed, options.device)

@@ -151,10 +151,18 @@ def test_the_command_line_refuses_what_cannot_be(capsys: pytest.CaptureFixture[s
     for flags, said in (
         (["--steps", "0"], "steps is 0"),
         (["--kinds", "ages,sums"], "sums"),
+        (["--minutes", "-1"], "minutes is -1, expected more than 0"),
+        (["--stop-after", "0"], "stop_after is 0, expected more than 0"),
+        (["--workers", "-1"], "workers is -1, expected at least 0"),
+        (["--backend", "none"], "backend 'none' cannot run here"),
+        (["--gsm8k", str(tmp_path / "none")], "which is no folder"),
+        (["--out", "/dev/null/x"], "/dev/null/x cannot be written: Not a directory"),
         *([] if torch.cuda.is_available() else [(["--device", "cuda"], "no GPU")]),
     ):
         assert main(["--preset", "tiny", "--out", str(tmp_path / "x"), *flags]) == 2
-        assert said in capsys.readouterr().err
+        captured = capsys.readouterr()
+        assert said in captured.err
+        assert captured.out == ""  # nothing was trained
 
 
 def test_presets_evaluate_at_log_lines() -> None:
