@@ -52,7 +52,7 @@ def test_continuations_are_as_likely_as_decoding_says(llm, logprobs):
 def test_a_context_that_is_too_long_loses_its_beginning(llm):
     long = [i % 250 for i in range(100)]
     found = {index: rest for index, *rest in continuations(llm, [(long, [1, 2, 3]), (long[-56:], [1, 2, 3])])}
-    assert found[0] == found[1]
+    assert found[0] == [pytest.approx(found[1][0], abs=1e-12), found[1][1]]  # rows of one batch may round apart
     with pytest.raises(RequestError, match="a continuation has 59 tokens, but there is room for 60"):
         list(continuations(llm, [([1], long[:59])]))
     with pytest.raises(RequestError, match="a context is empty"):
