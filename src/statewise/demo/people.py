@@ -13,7 +13,7 @@ _HE = """
 _RESERVED_SHE = "Anika Brenda Camila Deborah Ingrid Natalia Ruth Wendy"
 _RESERVED_HE = "Andre Boris Cedric Dmitri Joseph Nathan Robert Wilson"
 
-_INVENTED = 400  # names made of syllables, so that a name is copied letter by letter and not merely known
+_INVENTED = 400  # names made of syllables; too few for copying to be learned: the shipped model knows them all
 _ONSETS = "B D F G J K L M N P R S T V Z Br Dr Gr Kl St Tr"
 _VOWELS, _ENDS = "aeiou", ("", "", "n", "l", "s", "r")
 
