@@ -9,6 +9,7 @@ import torch
 
 from statewise.engine import graphs, warm_up
 from statewise.engine.runner import Runner
+from statewise.errors import MemoryBudgetError
 from tests.engine.harness import LETTERS, drain, engine, greedy
 from tests.models.tiny import tiny_config, tiny_model, tiny_moe_config
 from tests.ops.kernels import DEVICE, HAS_GPU
@@ -99,6 +100,16 @@ def test_a_runner_without_graphs_warms_decode_up_too(monkeypatch):
     monkeypatch.setattr(Runner, "_decode", lambda self, size, table: sizes.append(size))
     made.runner.warm_up()
     assert tuple(sizes) == graphs.sizes(made.plan.slots)
+
+
+def test_a_start_without_room_for_a_long_step_says_what_to_lower(monkeypatch):
+    def no_room(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    made = engine()
+    monkeypatch.setattr(Runner, "_mixed", no_room)
+    with pytest.raises(MemoryBudgetError, match="a step of 1 tokens needs more .* max_batched_tokens, which is 64"):
+        made.runner.warm_up()
 
 
 def test_warm_up_steps_are_steps_that_there_can_be():

@@ -22,6 +22,7 @@ from statewise.engine.request import Request
 from statewise.engine.sampler import choose
 from statewise.engine.scheduler import Changes, Step
 from statewise.engine.swap import SwapSpace
+from statewise.errors import MemoryBudgetError
 from statewise.layers.batch import Row, joined, make_batch
 from statewise.models.hybrid import Caches, HybridModel
 from statewise.ops import move_slots
@@ -190,10 +191,19 @@ class Runner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Compile all that steps launch, by rows without a slot: they leave nothing behind."""
+        """Compile all that steps launch, by rows without a slot: they leave nothing behind.
+
+        Raises MemoryBudgetError if a step as long as steps may be does not fit beside weights and caches.
+        """
         plan = self.plan
         for count, length in warm_up.prompts(plan.step_tokens, plan.max_context, plan.mamba.heads):
-            self._mixed(Step(), *[fixed.row_without_slot(length, plan.kv)] * count)
+            try:
+                self._mixed(Step(), *[fixed.row_without_slot(length, plan.kv)] * count)
+            except torch.OutOfMemoryError as error:
+                raise MemoryBudgetError(
+                    f"a step of {count * length} tokens needs more memory than weights and caches leave: "
+                    f"lower memory, or max_batched_tokens, which is {plan.step_tokens}"
+                ) from error
         if not plan.graph_sizes:  # else the captures do it
             for size in graphs.sizes(plan.pass_rows):
                 self._buffers.fill([], size)
