@@ -108,7 +108,7 @@ def test_a_start_without_room_for_a_long_step_says_what_to_lower(monkeypatch):
 
     made = engine()
     monkeypatch.setattr(Runner, "_mixed", no_room)
-    with pytest.raises(MemoryBudgetError, match="a step of 1 tokens needs more .* max_batched_tokens, which is 64"):
+    with pytest.raises(MemoryBudgetError, match=r"a step of 1 tokens needs more .* max_batched_tokens, which is 64"):
         made.runner.warm_up()
 
 
