@@ -31,12 +31,23 @@ def silu(b_x):
     return b_x / (1.0 + tl.exp(-b_x))
 
 
+def cdiv(count: int, size: int) -> int:
+    """How many pieces of ``size`` hold ``count``. Triton's own takes 6 us on the host; a step has hundreds."""
+    return -(-count // size)
+
+
+def next_power_of_2(count: int) -> int:
+    """The least power of two that is not below ``count``, at least 1. Triton's own is as slow."""
+    return 1 << max(0, count - 1).bit_length()
+
+
 def expect_last_contiguous(op: str, **tensors: Tensor | None) -> None:
     """Raise ArgumentError unless the last dimension of every tensor that is there has stride 1."""
     for name, tensor in tensors.items():
-        if tensor is not None and tensor.shape[-1] > 1:
-            message = f"{name} has strides {tensor.stride()}, the triton backend expects 1 in the last dimension"
-            expect(tensor.stride(-1) == 1, op, message)
+        if tensor is not None and tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+            expect(
+                False, op, f"{name} has strides {tensor.stride()}, the triton backend expects 1 in the last dimension"
+            )
 
 
 def expect_no_double(op: str, *tensors: Tensor) -> None:

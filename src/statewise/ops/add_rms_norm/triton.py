@@ -6,7 +6,14 @@ import triton.language as tl
 from torch import Tensor
 
 from statewise.ops.common import expect
-from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, pdl_options, start, wait
+from statewise.ops.triton_common import (
+    expect_last_contiguous,
+    expect_no_double,
+    next_power_of_2,
+    pdl_options,
+    start,
+    wait,
+)
 
 OP = "add_rms_norm"
 MAX_WIDTH = 65536  # channels of a row that still fit the registers of a program
@@ -44,7 +51,7 @@ def add_rms_norm(residual: Tensor, update: Tensor | None, weight: Tensor, eps: f
     normed = torch.empty(residual.shape, dtype=weight.dtype, device=residual.device)
     if normed.numel() == 0:
         return normed, total
-    block, pdl = triton.next_power_of_2(width), pdl_options(residual.device)
+    block, pdl = next_power_of_2(width), pdl_options(residual.device)
     add_rms_norm_kernel[(rows,)](
         p_residual=residual, p_update=update, p_weight=weight, p_normed=normed, p_total=total,
         D=width, stride_residual=residual.stride(0), stride_update=0 if update is None else update.stride(0),

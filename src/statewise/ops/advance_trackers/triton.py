@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from statewise.ops.triton_common import expect_last_contiguous
+from statewise.ops.triton_common import cdiv, expect_last_contiguous, next_power_of_2
 
 
 @triton.jit(do_not_specialize=["rows", "tokens", "accepted"])
@@ -37,7 +37,7 @@ def advance_trackers_kernel(
 
 def launch_parameters(rows: int) -> tuple[int, int]:
     """(BLOCK_B, num_warps): one row a thread."""
-    block = min(128, max(32, triton.next_power_of_2(rows)))
+    block = min(128, max(32, next_power_of_2(rows)))
     return block, min(4, block // 32)
 
 
@@ -57,7 +57,7 @@ def advance_trackers(
     if rows == 0:
         return
     block, num_warps = launch_parameters(rows)
-    advance_trackers_kernel[(triton.cdiv(rows, block),)](
+    advance_trackers_kernel[(cdiv(rows, block),)](
         p_ring_start=ring_start, p_pending=pending, p_slots=slots, p_accepted=each, p_counts=counts, rows=rows,
         tokens=tokens,
         accepted=0 if isinstance(accepted, Tensor) else accepted, window=window, ring_rows=ring_rows,

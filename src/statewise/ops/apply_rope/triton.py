@@ -6,7 +6,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, pdl_options, start, wait
+from statewise.ops.triton_common import (
+    cdiv,
+    expect_last_contiguous,
+    expect_no_double,
+    next_power_of_2,
+    pdl_options,
+    start,
+    wait,
+)
 
 OP = "apply_rope"
 PAIRS = 1024  # of a program
@@ -62,10 +70,10 @@ def apply_rope(query: Tensor, key: Tensor, positions: Tensor, inv_freq: Tensor) 
     expect_last_contiguous(OP, query=query, key=key, inv_freq=inv_freq)
     if tokens == 0:
         return
-    block_r = triton.next_power_of_2(half)
-    block_h = max(1, min(PAIRS // block_r, triton.next_power_of_2(heads)))
+    block_r = next_power_of_2(half)
+    block_h = max(1, min(PAIRS // block_r, next_power_of_2(heads)))
     pdl = pdl_options(query.device)
-    apply_rope_kernel[tokens, triton.cdiv(heads, block_h) + triton.cdiv(kv_heads, block_h)](
+    apply_rope_kernel[tokens, cdiv(heads, block_h) + cdiv(kv_heads, block_h)](
         p_query=query, p_key=key, p_positions=positions, p_inv_freq=inv_freq,
         stride_query=query.stride(0), stride_query_h=query.stride(1), stride_key=key.stride(0),
         stride_key_h=key.stride(1), stride_position=positions.stride(0),

@@ -13,7 +13,16 @@ from torch import Tensor
 
 from statewise.ops.causal_conv.triton_prefill import causal_conv_prefill
 from statewise.ops.common import expect
-from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, pdl_options, silu, start, wait
+from statewise.ops.triton_common import (
+    cdiv,
+    expect_last_contiguous,
+    expect_no_double,
+    next_power_of_2,
+    pdl_options,
+    silu,
+    start,
+    wait,
+)
 
 __all__ = ["causal_conv_prefill", "causal_conv_step"]
 
@@ -77,7 +86,7 @@ def causal_conv_step_kernel(
 
 def launch_parameters(channels: int) -> tuple[int, int]:
     """(BLOCK_C, num_warps): 8 channels a thread."""
-    block = min(1024, max(32, triton.next_power_of_2(channels)))
+    block = min(1024, max(32, next_power_of_2(channels)))
     return block, max(1, block // 256)
 
 
@@ -100,7 +109,7 @@ def causal_conv_step(
         return out
     pdl = pdl_options(x.device)
     block_c, num_warps = launch_parameters(channels)
-    causal_conv_step_kernel[(triton.cdiv(channels, block_c), batch)](
+    causal_conv_step_kernel[(cdiv(channels, block_c), batch)](
         p_x=x, p_weight=weight, p_window=window, p_slots=slots, p_bias=bias, p_out=out,
         channels=channels, stride_x=x.stride(0), stride_out=out.stride(0),
         stride_w_c=weight.stride(0), stride_w_k=weight.stride(1),

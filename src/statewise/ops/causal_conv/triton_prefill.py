@@ -10,8 +10,10 @@ from torch import Tensor
 
 from statewise.ops.ssd_prefill.triton_kernels import find_block
 from statewise.ops.triton_common import (
+    cdiv,
     expect_last_contiguous,
     expect_no_double,
+    next_power_of_2,
     pdl_options,
     silu,
     start,
@@ -115,7 +117,7 @@ def launch_parameters(length: int, channels: int, width: int) -> tuple[int, int]
     BLOCK_T covers the window: only a sequence's first block may reach into it.
     """
     block_t = 16 if length <= 2048 else 32 if length <= 16384 else 64
-    return max(block_t, triton.next_power_of_2(width)), min(128, max(32, triton.next_power_of_2(channels)))
+    return max(block_t, next_power_of_2(width)), min(128, max(32, next_power_of_2(channels)))
 
 
 def causal_conv_prefill(
@@ -135,7 +137,7 @@ def causal_conv_prefill(
     block_t, block_c = launch_parameters(length, channels, width)
     y = torch.empty((length, channels), dtype=x.dtype, device=x.device)
     pdl = pdl_options(x.device)
-    causal_conv_prefill_kernel[length // block_t + sequences, triton.cdiv(channels, block_c)](
+    causal_conv_prefill_kernel[length // block_t + sequences, cdiv(channels, block_c)](
         p_x=x,
         p_weight=weight,
         p_bias=bias,

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from statewise.ops import tuning
@@ -12,7 +11,14 @@ from statewise.ops.checkpointed_step.scratch import block_n, block_w, scratch_si
 from statewise.ops.checkpointed_step.triton_fused import fused_kernel
 from statewise.ops.checkpointed_step.triton_split import coefficients_kernel, output_kernel
 from statewise.ops.common import NO_LIMIT, expect
-from statewise.ops.triton_common import INTERPRETED, expect_last_contiguous, expect_no_double, pdl_options
+from statewise.ops.triton_common import (
+    INTERPRETED,
+    cdiv,
+    expect_last_contiguous,
+    expect_no_double,
+    next_power_of_2,
+    pdl_options,
+)
 from statewise.ops.tuning import StepShape
 
 OP = "checkpointed_step"
@@ -30,7 +36,7 @@ class Launch:
 
     def grid(self, out: Tensor) -> tuple[int, int, int]:
         """Of the kernel that reads the states. out: (B, ..., H, P)."""
-        return triton.cdiv(out.shape[-1], self.block_p), out.shape[-2], out.shape[0]
+        return cdiv(out.shape[-1], self.block_p), out.shape[-2], out.shape[0]
 
 
 def launch_parameters(rows: int, shape: StepShape, device: torch.device | None) -> Launch:
@@ -56,7 +62,7 @@ def split_rule(rows: int, shape: StepShape) -> Launch:
 
 def _block_p(size: int, shape: StepShape) -> int:
     """Channels of a tile of so many numbers, enough for the matrix units."""
-    return max(16, min(64, size // block_n(shape.state_size), triton.next_power_of_2(shape.head_dim)))
+    return max(16, min(64, size // block_n(shape.state_size), next_power_of_2(shape.head_dim)))
 
 
 class Pages(NamedTuple):
@@ -198,7 +204,7 @@ def checkpointed_step(
         return out
     mix, fold = coefficient_buffers(scratch, batch, heads, window, x.device)
     pdl = pdl_options(x.device)
-    coefficients_kernel[triton.cdiv(heads // groups, run.block_h), groups, batch](
+    coefficients_kernel[cdiv(heads // groups, run.block_h), groups, batch](
         **inputs, **pages.places(), p_mix=mix, p_fold=fold, H=heads, N=state_size, HEADS_PER_GROUP=heads // groups,
         BLOCK_N=block_n(state_size), BLOCK_H=run.block_h, num_warps=run.coefficient_warps,
         USE_PDL=bool(pdl), **pdl,

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, pdl_options, start
+from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, next_power_of_2, pdl_options, start
 
 OP = "choose_experts"
 
@@ -73,7 +73,7 @@ def choose_experts(
     choose_experts_kernel[(rows,)](
         p_scores=scores, p_bias=bias, p_allowed=allowed, p_weights=weights, p_experts=found,
         stride_scores=scores.stride(0), stride_allowed=0 if allowed is None else allowed.stride(0), scale=scale,
-        EXPERTS=experts, CHOSEN=chosen, NORMALISED=normalised, BLOCK_E=triton.next_power_of_2(experts),
-        BLOCK_K=triton.next_power_of_2(chosen), num_warps=1, USE_PDL=bool(pdl), **pdl,
+        EXPERTS=experts, CHOSEN=chosen, NORMALISED=normalised, BLOCK_E=next_power_of_2(experts),
+        BLOCK_K=next_power_of_2(chosen), num_warps=1, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip
     return weights, found

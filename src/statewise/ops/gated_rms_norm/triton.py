@@ -8,8 +8,10 @@ from torch import Tensor
 from statewise.ops.common import expect
 from statewise.ops.triton_common import (
     as_rows,
+    cdiv,
     expect_last_contiguous,
     expect_no_double,
+    next_power_of_2,
     pdl_options,
     silu,
     start,
@@ -52,7 +54,7 @@ def gated_rms_norm_kernel(
 
 def launch_parameters(span: int) -> tuple[int, int, int]:
     """(BLOCK_R, BLOCK_D, num_warps) for groups of ``span`` channels: at least 1024 numbers a program, 8 a thread."""
-    block_d = triton.next_power_of_2(span)
+    block_d = next_power_of_2(span)
     block_r = max(1, 1024 // block_d)
     return block_r, block_d, min(16, block_r * block_d // 256)
 
@@ -80,7 +82,7 @@ def gated_rms_norm(
     span = min(channels, 1024) if weight is None else group_size  # without a norm any cut of the channels will do
     block_r, block_d, num_warps = launch_parameters(span)
     rows, pdl = x_rows.shape[0], pdl_options(x.device)
-    gated_rms_norm_kernel[(triton.cdiv(rows, block_r), triton.cdiv(channels, span))](
+    gated_rms_norm_kernel[(cdiv(rows, block_r), cdiv(channels, span))](
         p_x=x_rows, p_z=z_rows, p_weight=weight, p_out=out_rows,
         rows=rows, channels=channels, stride_x=x_rows.stride(0), stride_out=out_rows.stride(0),
         stride_z=0 if z_rows is None else z_rows.stride(0),

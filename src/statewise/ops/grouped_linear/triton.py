@@ -8,10 +8,12 @@ import triton.language as tl
 from torch import Tensor
 
 from statewise.ops.triton_common import (
+    cdiv,
     dot_precision,
     expect_last_contiguous,
     expect_no_double,
     multiprocessors,
+    next_power_of_2,
     pdl_options,
     start,
 )
@@ -73,7 +75,7 @@ class Launch:
 
 def launch(rows: int, size: int, groups: int, itemsize: int) -> Launch:
     """By the mean of a group, and half as many rows again, since groups differ. At most 96 KiB of shared memory."""
-    block_m = min(128, max(16, triton.next_power_of_2(triton.cdiv(3 * rows, 2 * groups))))
+    block_m = min(128, max(16, next_power_of_2(cdiv(3 * rows, 2 * groups))))
     if itemsize == 4:
         return Launch(block_m, 64, 32, 4, 4, 4) if block_m <= 32 else Launch(64, 64, 32, 4, 4, 3)
     if block_m <= 32:
@@ -92,12 +94,12 @@ def grouped_linear(rows: Tensor, weight: Tensor, ends: Tensor, run: Launch | Non
         return y
     run = run or launch(count, size, groups, rows.itemsize)
     most = min(count, count // run.block_m + groups)  # tiles of rows
-    programs = min(run.resident * multiprocessors(rows.device), most * triton.cdiv(out, run.block_n))
+    programs = min(run.resident * multiprocessors(rows.device), most * cdiv(out, run.block_n))
     pdl = pdl_options(rows.device)
     grouped_linear_kernel[(programs,)](
         p_rows=rows, p_weight=weight, p_ends=ends, p_out=y,
         stride_rows=rows.stride(0), stride_group=weight.stride(0), stride_weight=weight.stride(1),
-        GROUPS=groups, IN=size, OUT=out, BLOCK_G=triton.next_power_of_2(groups),
+        GROUPS=groups, IN=size, OUT=out, BLOCK_G=next_power_of_2(groups),
         BLOCK_M=run.block_m, BLOCK_N=run.block_n, BLOCK_K=run.block_k, STAGES=run.num_stages,
         PRECISION=dot_precision(rows), USE_PDL=bool(pdl), num_warps=run.num_warps, **pdl,
     )  # fmt: skip

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from statewise.ops import tuning
@@ -20,7 +19,7 @@ from statewise.ops.gated_rms_norm.triton import gated_rms_norm
 from statewise.ops.mixer_step.scratch import Scratch
 from statewise.ops.mixer_step.triton_append import append_kernel
 from statewise.ops.state_step.triton import state_step
-from statewise.ops.triton_common import expect_last_contiguous, expect_no_double, pdl_options
+from statewise.ops.triton_common import cdiv, expect_last_contiguous, expect_no_double, next_power_of_2, pdl_options
 from statewise.ops.tuning import StepShape
 
 OP = "mixer_step"
@@ -140,7 +139,7 @@ def _launch_append(
     if xBC.numel() == 0:
         return
     pdl = pdl_options(xBC.device)
-    append_kernel[groups + triton.cdiv(heads * head_dim, run.block_x), xBC.shape[0]](
+    append_kernel[groups + cdiv(heads * head_dim, run.block_x), xBC.shape[0]](
         p_xBC=xBC, p_dt=dt, p_weight=weight, p_bias=bias, p_window=conv_window, p_A=A, p_D=D, p_dt_bias=dt_bias,
         p_C=C, p_mix=mix, p_fold=fold, dt_low=dt_limit[0], dt_high=dt_limit[1],
         stride_xBC=xBC.stride(0), stride_C_b=C.stride(0), stride_dt_b=dt.stride(0), stride_dt_h=dt.stride(1),
@@ -149,6 +148,6 @@ def _launch_append(
         **pages.places(), **pages.rings(), **pages.x_rings(),
         H=heads, P=head_dim, N=state_size, G=groups, K=weight.shape[1], CONV_BIAS=bias is not None,
         HAS_D=D is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != NO_LIMIT, PREFETCH=prefetch,
-        BLOCK_X=run.block_x, BLOCK_H=triton.next_power_of_2(heads // groups),
+        BLOCK_X=run.block_x, BLOCK_H=next_power_of_2(heads // groups),
         BLOCK_N=block_n(state_size), num_warps=run.append_warps, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip

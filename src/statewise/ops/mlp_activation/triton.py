@@ -5,7 +5,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from statewise.ops.triton_common import as_rows, expect_last_contiguous, expect_no_double, pdl_options, silu, start
+from statewise.ops.triton_common import (
+    as_rows,
+    cdiv,
+    expect_last_contiguous,
+    expect_no_double,
+    pdl_options,
+    silu,
+    start,
+)
 
 BLOCK = 1024
 
@@ -35,7 +43,7 @@ def mlp_activation(x: Tensor, gated: bool) -> Tensor:
     if out.numel() == 0:
         return out
     x_rows, pdl = as_rows("mlp_activation", "x", x), pdl_options(x.device)
-    mlp_activation_kernel[(x_rows.shape[0], triton.cdiv(width, BLOCK))](
+    mlp_activation_kernel[(x_rows.shape[0], cdiv(width, BLOCK))](
         p_x=x, p_out=out, D=width, stride_x=x_rows.stride(0), stride_out=width,
         GATED=gated, BLOCK=BLOCK, num_warps=4, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from statewise.errors import ArgumentError
 from statewise.ops.common import expect
-from statewise.ops.triton_common import expect_last_contiguous
+from statewise.ops.triton_common import cdiv, expect_last_contiguous, next_power_of_2
 
 MAX_MOVES = 4096
 WORDS = (torch.int32, torch.int16, torch.int8)
@@ -37,8 +37,8 @@ def move_slots_kernel(
 
 def launch_parameters(moves: int, page: int) -> tuple[int, int, int]:
     """(BLOCK_M, BLOCK_W, num_warps): all moves times at least 8 words (a sector), 32 words a thread."""
-    block_m = triton.next_power_of_2(moves)
-    block_w = min(triton.next_power_of_2(page), max(8, 4096 // block_m))
+    block_m = next_power_of_2(moves)
+    block_w = min(next_power_of_2(page), max(8, 4096 // block_m))
     return block_m, block_w, max(1, min(32, block_m * block_w // 1024))
 
 
@@ -49,7 +49,7 @@ def move_slots(tensors: Sequence[Tensor], sources: Tensor, destinations: Tensor,
     pages = [_pages(i, t, dim) for i, (t, dim) in enumerate(zip(tensors, slot_dims, strict=True)) if t.numel()]
     for words, layers, page, stride_layer, stride_slot in pages if moves else []:
         block_m, block_w, num_warps = launch_parameters(moves, page)
-        move_slots_kernel[(triton.cdiv(page, block_w), layers)](
+        move_slots_kernel[(cdiv(page, block_w), layers)](
             p_words=words, p_sources=sources, p_destinations=destinations,
             moves=moves, page=page, stride_layer=stride_layer, stride_slot=stride_slot,
             BLOCK_M=block_m, BLOCK_W=block_w, num_warps=num_warps,

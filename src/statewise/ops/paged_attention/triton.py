@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import triton
 from torch import Tensor
 
 from statewise.ops.common import expect
@@ -13,10 +12,12 @@ from statewise.ops.paged_attention.triton_prefill import prefill_kernel
 from statewise.ops.paged_attention.triton_step import combine_kernel, split_kernel
 from statewise.ops.paged_attention.triton_store import store_kernel
 from statewise.ops.triton_common import (
+    cdiv,
     dot_precision,
     expect_last_contiguous,
     expect_no_double,
     multiprocessors,
+    next_power_of_2,
     pdl_options,
 )
 
@@ -76,7 +77,7 @@ def paged_attention_step(
     expect(enough, op, f"scratch holds partial sums of shape {has}, expected at least {needs}")
     if rows == 0:
         return out
-    block_h = max(16, triton.next_power_of_2(heads // kv_heads))
+    block_h = max(16, next_power_of_2(heads // kv_heads))
     splits, run, pdl = has[2], step_launch(head_dim, query.itemsize, block_h), pdl_options(query.device)
     programs = min(run.resident * multiprocessors(query.device), rows * kv_heads * most_splits(capacity))
     split_kernel[(programs,)](
@@ -85,13 +86,13 @@ def paged_attention_step(
         rows=rows, capacity=capacity, splits=splits, scale=scale * LOG2_E,
         stride_q=query.stride(0), stride_q_h=query.stride(1), stride_block=keys.stride(0), stride_token=keys.stride(1),
         stride_head=keys.stride(2), stride_table=block_tables.stride(0), stride_entry=block_tables.stride(1),
-        HEADS=heads, KV_HEADS=kv_heads, D=head_dim, BLOCK_SIZE=block_size, BLOCK_ROWS=triton.next_power_of_2(rows),
+        HEADS=heads, KV_HEADS=kv_heads, D=head_dim, BLOCK_SIZE=block_size, BLOCK_ROWS=next_power_of_2(rows),
         BLOCK_H=block_h, BLOCK_T=run.block_t, BLOCK_D=_block_d(head_dim),
         STAGES=run.num_stages, PRECISION=dot_precision(query), USE_PDL=bool(pdl), num_warps=run.num_warps, **pdl,
     )  # fmt: skip
     block_d = _block_d(head_dim)
-    combined = max(1, min(COMBINED // block_d, triton.next_power_of_2(heads)))
-    combine_kernel[triton.cdiv(heads, combined), rows](
+    combined = max(1, min(COMBINED // block_d, next_power_of_2(heads)))
+    combine_kernel[cdiv(heads, combined), rows](
         p_partial=scratch.partial, p_stats=scratch.stats, p_lengths=lengths, p_out=out,
         capacity=capacity, splits=splits, stride_out=out.stride(0), stride_out_h=out.stride(1),
         HEADS=heads, D=head_dim, BLOCK_H=combined, BLOCK_D=block_d, USE_PDL=bool(pdl), num_warps=4, **pdl,
@@ -135,8 +136,8 @@ def store_kv(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, places: T
     _expect_alike(op, keys, values)
     if tokens == 0:
         return
-    block, pdl = min(1024, triton.next_power_of_2(kv_heads * head_dim)), pdl_options(key.device)
-    store_kernel[tokens, triton.cdiv(kv_heads * head_dim, block)](
+    block, pdl = min(1024, next_power_of_2(kv_heads * head_dim)), pdl_options(key.device)
+    store_kernel[tokens, cdiv(kv_heads * head_dim, block)](
         p_key=key, p_value=value, p_keys=keys, p_values=values, p_places=places,
         stride_key=key.stride(0), stride_key_h=key.stride(1), stride_value=value.stride(0),
         stride_value_h=value.stride(1), stride_block=keys.stride(0), stride_token=keys.stride(1),
@@ -146,7 +147,7 @@ def store_kv(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, places: T
 
 
 def _block_d(head_dim: int) -> int:
-    return max(16, triton.next_power_of_2(head_dim))
+    return max(16, next_power_of_2(head_dim))
 
 
 def _expect_layout(op: str, query: Tensor, keys: Tensor, values: Tensor, out: Tensor, **indices: Tensor) -> None:

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from statewise.ops.common import NO_LIMIT, expect
 from statewise.ops.ssd_prefill.triton_kernels import scan_kernel, time_step_kernel
 from statewise.ops.ssd_prefill.triton_segments import pass_states_kernel, segment_state_kernel
-from statewise.ops.triton_common import expect_last_contiguous, pdl_options
+from statewise.ops.triton_common import cdiv, expect_last_contiguous, next_power_of_2, pdl_options
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SHORTEST_SEGMENT = 512  # tokens; below this the two launches more cost more than they win
@@ -45,8 +44,8 @@ def launch_plan(dtype: torch.dtype, head_dim: int, state_size: int, chunk_size: 
     # bfloat16 products of more than 128 states need a narrow tile, and narrow tiles gave wrong final states.
     half = "tf32" if cpu or state_size > 128 else "bf16"
     dot = {torch.float32: "tf32x3", torch.float16: "tf32", torch.bfloat16: half}[dtype]
-    block_n = max(16, triton.next_power_of_2(state_size))
-    narrow, wide = triton.cdiv(head_dim, 32) * 32, triton.cdiv(head_dim, 64) * 64
+    block_n = max(16, next_power_of_2(state_size))
+    narrow, wide = cdiv(head_dim, 32) * 32, cdiv(head_dim, 64) * 64
     if dot == "bf16" and block_n >= 64:
         block_p = 64  # small heads are padded; see the README
     elif head_dim <= 16:
@@ -57,7 +56,7 @@ def launch_plan(dtype: torch.dtype, head_dim: int, state_size: int, chunk_size: 
         most, num_stages = 64, 3 if is_alone else 2
     else:
         most, num_stages = 32 if block_n <= 128 else 16, 1
-    chunk = min(most, max(16, triton.next_power_of_2(chunk_size)))
+    chunk = min(most, max(16, next_power_of_2(chunk_size)))
     is_whole = head_dim % block_p == 0 and state_size == block_n
     return Plan(chunk, block_p, block_n, is_whole, num_stages, dot)
 
@@ -74,7 +73,7 @@ def segment_size(length: int, programs: int, chunk: int, device: torch.device) -
     length in all, the second reading of x and B costs more than the balance wins.
     """
     share = max(SHORTEST_SEGMENT, length * programs // programs_at_once(device))
-    return None if length < 4 * share else triton.cdiv(share, chunk) * chunk
+    return None if length < 4 * share else cdiv(share, chunk) * chunk
 
 
 @dataclass(frozen=True)
@@ -132,11 +131,11 @@ def ssd_prefill(
     _expect_supported(x, dt, B, C, z, initial_states if state is None else state)
     (length, heads, head_dim), state_size = x.shape, B.shape[2]
     sequences = cu_seqlens.shape[0] - 1
-    is_alone = heads * triton.cdiv(head_dim, 64) * sequences < programs_at_once(x.device)
+    is_alone = heads * cdiv(head_dim, 64) * sequences < programs_at_once(x.device)
     average = max(1, length // max(1, sequences))  # short sequences leave most of a long chunk empty
     useful = average if chunk_size is None else min(average, chunk_size)
     plan = launch_plan(x.dtype, head_dim, state_size, useful, is_alone, x.device.type == "cpu")
-    programs = heads * triton.cdiv(head_dim, plan.block_p)
+    programs = heads * cdiv(head_dim, plan.block_p)
     segment = segment_size(length, programs, plan.chunk, x.device)
     if state is None:
         final = x.new_empty(sequences, heads, head_dim, state_size, dtype=torch.float32)
@@ -187,9 +186,9 @@ def _time_steps(
     length, heads = dt.shape
     sequences = cu_seqlens.shape[0] - 1
     steps = dt.new_empty(heads, length, 2, dtype=torch.float32)
-    block_h = min(1024 // chunk, triton.next_power_of_2(heads))
+    block_h = min(1024 // chunk, next_power_of_2(heads))
     pdl = pdl_options(dt.device)
-    time_step_kernel[length // chunk + sequences, triton.cdiv(heads, block_h)](
+    time_step_kernel[length // chunk + sequences, cdiv(heads, block_h)](
         p_dt_raw=dt,
         p_A=A,
         p_dt_bias=dt_bias,
@@ -252,8 +251,8 @@ def _segment_states(
     segment_state_kernel[programs, segments](
         p_states=entering, p_total=total, sequences=sequences, segment=segment, **shared
     )
-    block = min(2048, triton.next_power_of_2(head_dim * state_size))
-    pass_states_kernel[triton.cdiv(head_dim * state_size, block), heads, sequences](
+    block = min(2048, next_power_of_2(head_dim * state_size))
+    pass_states_kernel[cdiv(head_dim * state_size, block), heads, sequences](
         p_states=entering,
         p_total=total,
         p_cu_seqlens=shared["p_cu_seqlens"],

@@ -10,8 +10,10 @@ from torch import Tensor
 from statewise.ops import tuning
 from statewise.ops.common import NO_LIMIT
 from statewise.ops.triton_common import (
+    cdiv,
     expect_last_contiguous,
     expect_no_double,
+    next_power_of_2,
     pdl_options,
     silu,
     softplus,
@@ -96,7 +98,7 @@ def rule(rows: int, shape: StepShape) -> Launch:
     warps = 4 if shape.state_bytes == 4 else 2
     if shape.prefetch and rows > 256:
         warps = 1
-    return Launch(min(triton.next_power_of_2(shape.head_dim), 16), warps, shape.prefetch)
+    return Launch(min(next_power_of_2(shape.head_dim), 16), warps, shape.prefetch)
 
 
 def state_step(
@@ -126,7 +128,7 @@ def state_step(
     pdl = pdl_options(x.device)
     shape = StepShape(head_dim, state_size, state.element_size(), x.element_size(), heads // groups, 1, prefetch)
     run = launch_parameters(batch * heads, shape, x.device)
-    state_step_kernel[(triton.cdiv(head_dim, run.block_p), heads, batch)](
+    state_step_kernel[(cdiv(head_dim, run.block_p), heads, batch)](
         p_x=x, p_dt=dt, p_A=A, p_B=B, p_C=C, p_D=D, p_z=z, p_dt_bias=dt_bias, p_state=state,
         p_read=read_slots, p_write=write_slots, p_out=out, p_rand_seed=rand_seed,
         dt_low=dt_limit[0], dt_high=dt_limit[1], rand_layer=rand_layer,
@@ -138,7 +140,7 @@ def state_step(
         stride_o_b=out.stride(0), stride_o_h=out.stride(1),
         P=head_dim, N=state_size, HEADS_PER_GROUP=heads // groups,
         HAS_D=D is not None, HAS_Z=z is not None, HAS_BIAS=dt_bias is not None, HAS_LIMIT=dt_limit != NO_LIMIT,
-        HAS_SEED=rand_seed is not None, BLOCK_P=run.block_p, BLOCK_N=triton.next_power_of_2(state_size),
+        HAS_SEED=rand_seed is not None, BLOCK_P=run.block_p, BLOCK_N=next_power_of_2(state_size),
         num_warps=run.num_warps, PREFETCH=prefetch and run.prefetch, USE_PDL=bool(pdl), **pdl,
     )  # fmt: skip
     return out
