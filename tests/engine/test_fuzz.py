@@ -30,6 +30,7 @@ KINDS = {
     "drawn": {"temperature": 0.9, "top_p": 0.9},
     "penalised": {"temperature": 0.7, "repetition_penalty": 1.4, "frequency_penalty": 0.5},
     "biased": {"logit_bias": {5: 2.0}},
+    "scored": {"logprobs": 2, "prompt_logprobs": 1},
 }
 PATTERN = ("mamba", "attention", "mlp", "mamba")
 ON_CPU: dict = {}
@@ -48,6 +49,7 @@ def crowds(draw):
         "max_batched_tokens": draw(st.sampled_from([batch, batch + 1, 9, 64])),
         "slots": draw(st.integers(1, batch)),
         "blocks": draw(st.integers(8, 20)),
+        "max_context": draw(st.sampled_from([LONGEST + 2, 80])),
         "async_scheduling": draw(st.booleans()),
         "preempt": draw(st.sampled_from(["recompute", "swap", "swap"])),
         "swap_memory": draw(st.sampled_from(["4GiB", "20KiB"])),
@@ -115,7 +117,7 @@ class Traffic(RuleBasedStateMachine):
         self.crowd.check_integrity()
         assert self.crowd.runner.swap.nbytes == 0
         for request in self.requests:
-            self.compare(request, *self.alone(request))
+            self.compare(request, self.alone(request))
         runs = [n for request in self.requests for n in request.decode_runs]
         interval, counters = self.crowd.config.checkpoint_interval, self.crowd.counters
         assert counters.state_writes == sum(predicted_writes(n, interval) for n in runs)
@@ -123,19 +125,24 @@ class Traffic(RuleBasedStateMachine):
         assert counters.swaps_in <= counters.swaps_out <= counters.preemptions
 
     def alone(self, request):
-        key = (self.model, request.prompt, request.params)
+        context = self.crowd.config.max_context
+        key = (self.model, request.prompt, request.params, context)
         if key not in _alone:
-            options = {"checkpoint_interval": 1, "max_batch": 1, "async_scheduling": False} | self.platform
-            [other] = run(engine(model=self.model, **options), [request.prompt], [request.params])
-            _alone[key] = other.output, other.finish_reason
+            options = {"checkpoint_interval": 1, "max_batch": 1, "async_scheduling": False, "max_context": context}
+            [other] = run(engine(model=self.model, **(options | self.platform)), [request.prompt], [request.params])
+            _alone[key] = other
         return _alone[key]
 
-    def compare(self, request, tokens, reason):
+    def compare(self, request, alone):
         if request in self.aborted:
             assert request.finish_reason == "abort"
-            assert request.output == tokens[: len(request.output)]
-        else:
-            assert (request.output, request.finish_reason) == (tokens, reason)
+            assert request.output == alone.output[: len(request.output)]
+            return
+        assert (request.output, request.finish_reason) == (alone.output, alone.finish_reason)
+        assert [top.token_ids for top in request.logprobs] == [top.token_ids for top in alone.logprobs]
+        assert [s and s.top.token_ids for s in request.prompt_logprobs] == [
+            s and s.top.token_ids for s in alone.prompt_logprobs
+        ]
 
 
 class TrafficOfFixedShapes(Traffic):
@@ -165,13 +172,15 @@ class TrafficOnGPU(Traffic):
     def asked(self):
         return {"logprobs": 2}
 
-    def compare(self, request, tokens, reason):
-        parted = next((i for i, (a, b) in enumerate(zip(request.output, tokens, strict=False)) if a != b), None)
+    def compare(self, request, alone):
+        pairs = enumerate(zip(request.output, alone.output, strict=False))
+        parted = next((i for i, (a, b) in pairs if a != b), None)
         if parted is None:
-            super().compare(request, tokens, reason)
+            assert len(request.output) == len(alone.output) or request in self.aborted
+            assert request.finish_reason == ("abort" if request in self.aborted else alone.finish_reason)
             return
         top = request.logprobs[parted]
-        assert tokens[parted] in top.token_ids
+        assert alone.output[parted] in top.token_ids
         assert top.logprobs[0] - top.logprobs[1] < NEAR_TIE
 
 

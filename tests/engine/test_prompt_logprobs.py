@@ -59,12 +59,15 @@ def test_company_and_preemption():
     assert built.counters.preemptions > 0
 
 
-def test_a_prefill_that_is_preempted_half_way_keeps_what_is_known():
-    built = engine(max_batch=2, max_batched_tokens=4)
+@pytest.mark.parametrize("preempt", ["recompute", "swap"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_prefill_that_is_preempted_half_way_keeps_what_is_known(is_async, preempt):
+    """With asynchronous scheduling while what its first chunk found is still on its way: that comes twice then."""
+    built = engine(max_batch=2, max_batched_tokens=4, async_scheduling=is_async, preempt=preempt)
     request = built.submit(PROMPT, greedy(max_tokens=2, prompt_logprobs=2), LETTERS)
     built.step()
     known = list(request.prompt_logprobs)
-    assert 1 < len(known) < len(PROMPT)
+    assert (1 if is_async else 2) <= len(known) < len(PROMPT)
     built.scheduler.preempt(request)
     drain(built)
     assert request.prompt_logprobs[: len(known)] == known

@@ -18,22 +18,26 @@ SCORED_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class PromptScores:
-    """Log probabilities on their way to the host, and the requests that they go to, in the order of their tokens."""
+    """Log probabilities on their way to the host, and whose they are, in the order of the tokens."""
 
-    requests: list[Request]
+    places: list[tuple[Request, int]]  # request and the position of the token
     found: Fetched
 
     def deliver(self) -> None:
-        """Extend the requests' ``prompt_logprobs``. Waits for the numbers."""
+        """Extend the requests' ``prompt_logprobs``. Waits for the numbers.
+
+        After a preemption a token may have run again before this was known: then it is there already.
+        """
         own, values, tokens = self.found.get()
-        for request, logprob, top in zip(self.requests, own.tolist(), as_top(values, tokens), strict=True):
-            request.prompt_logprobs.append(PromptLogprob(logprob, top.first(request.params.prompt_logprobs or 0)))
+        for (request, place), logprob, top in zip(self.places, own.tolist(), as_top(values, tokens), strict=True):
+            if place == len(request.prompt_logprobs):
+                request.prompt_logprobs.append(PromptLogprob(logprob, top.first(request.params.prompt_logprobs or 0)))
 
 
 def score_prompts(model: HybridModel, step: Step, hidden: Tensor) -> list[PromptScores]:
     """Launch what the requests of a step ask for. hidden: (L, hidden_size), of its rows."""
     rows: list[int] = []
-    scored: list[tuple[Request, int]] = []  # request and the position of the token
+    scored: list[tuple[Request, int]] = []
     first = len(step.decode)
     for request, count in step.prefill:
         known = request.prompt_logprobs
@@ -59,4 +63,4 @@ def _score(model: HybridModel, hidden: Tensor, rows: list[int], scored: list[tup
     own = [(row, request.prompt[token]) for row, (request, token) in zip(rows, scored, strict=True)]
     places, tokens = to_device(own, torch.int64, hidden.device).unbind(-1)
     logits = model.logits(hidden[places])
-    return PromptScores([request for request, _ in scored], Fetched(*prompt_logprobs(logits, tokens, most)))
+    return PromptScores(scored, Fetched(*prompt_logprobs(logits, tokens, most)))
