@@ -1,6 +1,7 @@
 """A step that fails: the engine says which requests it lost, and never goes on with pools that it knows nothing of."""
 
 import re
+from operator import attrgetter
 
 import pytest
 import torch
@@ -33,6 +34,14 @@ def fails_at(monkeypatch, owner, name, error, count):
 def step_on(built):
     for _ in range(100):
         built.step()
+
+
+def churn(built):
+    """Steps with a preemption after every third."""
+    for i in range(100):
+        built.step()
+        if i % 3 == 0 and built.scheduler.running:
+            built.scheduler.preempt(built.scheduler.running[-1])
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -82,6 +91,51 @@ def test_books_that_do_not_balance_are_a_failure_too():
     built.scheduler.slots._free.append(3)
     with pytest.raises(EngineError, match="IntegrityError: slots free"):
         built.step()
+
+
+PHASES = {
+    "prefill": ("runner", "_mixed"),
+    "decode": ("runner", "_decode_step"),
+    "saving what is swapped out": ("runner.swap", "save"),
+    "restoring it": ("runner.swap", "restore"),
+    "forgetting": ("runner.caches.kv", "forget"),
+    "sampling": ("sampler", "sample"),
+    "token counts": ("sampler.counts", "begin"),
+    "taking tokens in": ("", "_push"),
+}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("where", PHASES)
+def test_wherever_it_fails_nothing_runs_again(monkeypatch, is_async, where):
+    path, name = PHASES[where]
+    built = engine(slots=2, preempt="swap", async_scheduling=is_async)
+    params = greedy(max_tokens=20, repetition_penalty=1.2)
+    requests = [built.submit(prompt, params, LETTERS, i) for i, prompt in enumerate(random_prompts(4, seed=1))]
+    for _ in range(5):
+        built.step()
+    fails_at(monkeypatch, attrgetter(path)(built) if path else built, name, MEMORY, 1)
+    with pytest.raises(EngineError, match=r"a step failed, \d requests? (is|are) lost .*out of memory"):
+        churn(built)
+    assert {request.finish_reason for request in requests} <= {"error", "length"}
+    assert "error" in {request.finish_reason for request in requests}
+    assert built.has_failed
+    assert not built.has_work
+
+
+def test_a_permutation_that_fails_ends_the_engine(monkeypatch):
+    """What has been freed is no longer in the books by then, and slots may have moved."""
+    built = engine()
+    request = built.submit([1, 2, 3], greedy(), LETTERS)
+    built.step()
+    fails_at(monkeypatch, built.runner, "permute", CUDA, 1)
+    order = list(reversed(range(built.plan.slots)))
+    with pytest.raises(EngineError, match=r"1 request is lost .*illegal memory access"):
+        built.permute_slots(order)
+    assert request.finish_reason == "error"
+    for attempt in (built.step, lambda: built.permute_slots(order)):
+        with pytest.raises(EngineError, match="the engine has failed"):
+            attempt()
 
 
 def test_many_lost_requests_are_counted(monkeypatch):

@@ -3,7 +3,8 @@
 import math
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -78,8 +79,7 @@ class Engine:
 
         Raises EngineError once a step has failed.
         """
-        if self._failure is not None:
-            raise EngineError(f"the engine has failed: {self._failure}")
+        self._expect_whole()
         limit = self.plan.max_context
         if not prompt:
             raise RequestError("the prompt is empty, expected at least one token")
@@ -115,9 +115,7 @@ class Engine:
         Raises EngineError if anything fails on the way: the requests at work are lost, and the engine with them. After
         Ctrl-C they are lost too, and KeyboardInterrupt goes on.
         """
-        if self._failure is not None:
-            raise EngineError(f"the engine has failed: {self._failure}")
-        try:
+        with self._whole_or_failed():
             before, self._launched = self._launched, self._launch()
             if not self.is_async:
                 before, self._launched = self._launched, None
@@ -125,25 +123,21 @@ class Engine:
                 done = self._take_in(before) if before is not None else []
             if self.config.poison:
                 self.check_integrity()
-        except BaseException as error:
-            self._fail(error)
-            if isinstance(error, Exception):
-                raise EngineError(str(self._failure)) from error
-            raise
         return done
 
     def permute_slots(self, order: Sequence[int]) -> None:
         """Between two steps, move whatever is in slot i to slot ``order[i]``. order: a permutation of all slots.
 
-        No request notices.
+        No request notices. Raises EngineError as `step` does.
         """
         if sorted(order) != list(range(self.plan.slots)):
             raise ArgumentError(f"order is {list(order)!r:.60}, expected a permutation of {self.plan.slots} slots")
-        changes = self.scheduler.take_changes()
-        self.sampler.counts.forget(changes.freed_slots)
-        self.runner.make(changes)
-        self.runner.permute(order, [self.sampler.counts.table])
-        self.scheduler.permute(order)
+        with self._whole_or_failed():
+            changes = self.scheduler.take_changes()
+            self.sampler.counts.forget(changes.freed_slots)
+            self.runner.make(changes)
+            self.runner.permute(order, [self.sampler.counts.table])
+            self.scheduler.permute(order)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless the books balance and, as far as poison shows it, the device agrees with them."""
@@ -152,6 +146,22 @@ class Engine:
         check_trackers(caches.mamba, self.scheduler)
         if self.config.poison:
             check_unwritten(caches.mamba, caches.kv, self.sampler.counts, self.scheduler)
+
+    @contextmanager
+    def _whole_or_failed(self) -> Iterator[None]:
+        """What fails within may have left the pools half changed: the engine fails with it."""
+        self._expect_whole()
+        try:
+            yield
+        except BaseException as error:
+            self._fail(error)
+            if isinstance(error, Exception):
+                raise EngineError(str(self._failure)) from error
+            raise
+
+    def _expect_whole(self) -> None:
+        if self._failure is not None:
+            raise EngineError(f"the engine has failed: {self._failure}")
 
     def _launch(self) -> "_Launched | None":
         """Schedule a step and start it. None: nothing can run before more tokens have come in, or at all."""
