@@ -181,7 +181,7 @@ class EngineConfig:
     )
     kv_block_size: int = option(16, "tokens in one block of the attention layers' cache")
     backend: str = option("auto", "implementation of the ops: auto, triton, torch, flashinfer, reference")
-    device: str = option("cpu", "cpu or cuda")
+    device: str = option("cpu", "cpu or cuda: the first GPU that CUDA_VISIBLE_DEVICES names")
     cuda_graphs: bool | None = option(
         None, "capture decode steps as CUDA graphs; default: on a GPU, where the backend allows it"
     )
@@ -207,6 +207,11 @@ class EngineConfig:
     )
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            if item.type in (bool, bool | None):
+                _expect_switch(item.name, getattr(self, item.name), can_be_none=item.type is not bool)
+        if not isinstance(self.device, str):
+            raise ConfigError(f"device is {self.device!r}, expected cpu or cuda")
         _expect_range("checkpoint_interval", self.checkpoint_interval, 1, MAX_CHECKPOINT_INTERVAL)
         _expect_choice("state_dtype", self.state_dtype, STATE_DTYPES)
         _expect_choice("dtype", self.dtype, DTYPES)
@@ -301,6 +306,12 @@ def _expect_range(name: str, value: object, least: int, most: int | None = None)
     bounds = f"at least {least}" if most is None else f"{least} to {most}"
     if not is_int(value) or value < least or (most is not None and value > most):
         raise ConfigError(f"{name} is {value!r}, expected a whole number, {bounds}")
+
+
+def _expect_switch(name: str, value: object, can_be_none: bool) -> None:
+    """Text is none: "false" would be on."""
+    if not isinstance(value, bool) and not (value is None and can_be_none):
+        raise ConfigError(f"{name} is {value!r}, expected True or False{', or None' if can_be_none else ''}")
 
 
 def _expect_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -122,6 +122,9 @@ def test_logits_that_are_not_numbers_end_one_request_alone(temperature, value):
         ({"max_tokens": True}, "max_tokens is True"),
         ({"seed": "x"}, "seed is 'x', expected a whole number"),
         ({"stop_token_ids": ["a"]}, "stop_token_ids is 'a', expected token ids"),
+        ({"stop_token_ids": 3.5}, "stop_token_ids is 3.5, expected one or several"),
+        ({"stop": 3.5}, "stop is 3.5, expected one or several"),
+        ({"ignore_eos": "false"}, "ignore_eos is 'false', expected True or False"),
     ],
 )
 def test_sampling_parameters_are_checked(options, message):

@@ -100,6 +100,10 @@ def test_unknown_options_are_errors(demo_folder):
         LLM(demo_folder, checkpoint_intervall=8)
     with pytest.raises(ConfigError, match="both config and options are given: max_batch"):
         LLM(demo_folder, EngineConfig(), max_batch=8)
+    with pytest.raises(
+        ConfigError, match=r"config is \{'max_batch': 8\}, expected an EngineConfig; options are keywords"
+    ):
+        LLM(demo_folder, {"max_batch": 8})
 
 
 def test_the_smallest_budget_that_the_error_names_does_run(demo_folder):
@@ -118,3 +122,11 @@ def test_a_gpu_that_is_not_there_is_an_error(demo_folder):
         pytest.skip("there is a GPU")
     with pytest.raises(ConfigError, match="device is cuda, but torch sees no GPU here; possible: cpu"):
         LLM(demo_folder, device="cuda")
+
+
+def test_a_gpu_other_than_the_first_is_refused(demo_folder):
+    """Ours is the current device: kernels, graphs and events would go to it, and the tensors be elsewhere."""
+    model = read_config(demo_folder)
+    with pytest.raises(ConfigError, match="device is 'cuda:1', expected cuda; CUDA_VISIBLE_DEVICES says which"):
+        make_plan(model, EngineConfig(device="cuda:1"))
+    assert make_plan(model, EngineConfig(device="cuda:0", memory="1GiB")).slots == 64

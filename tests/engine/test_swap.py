@@ -204,6 +204,10 @@ def test_a_chunk_never_goes_on_from_pending_rows():
         ({"swap_memory": 0.5}, "swap_memory is 0.5, a share; expected bytes"),
         ({"swap_memory": "lots"}, "swap_memory is 'lots', expected bytes or a size"),
         ({"nvtx": True}, "nvtx is on, but the device is cpu"),
+        ({"poison": "false"}, "poison is 'false', expected True or False$"),
+        ({"deterministic": None}, "deterministic is None, expected True or False$"),
+        ({"async_scheduling": "off"}, "async_scheduling is 'off', expected True or False, or None"),
+        ({"device": 0, "nvtx": True}, "device is 0, expected cpu or cuda"),
     ],
 )
 def test_options_are_checked(options, message):

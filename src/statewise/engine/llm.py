@@ -69,6 +69,8 @@ class LLM:
         """config, or its fields as keyword options; an unknown one is an error. quiet: no plan on stderr."""
         if config is not None and options:
             raise ConfigError(f"both config and options are given: {', '.join(options)}")
+        if config is not None and not isinstance(config, EngineConfig):
+            raise ConfigError(f"config is {config!r:.60}, expected an EngineConfig; options are keywords")
         config = EngineConfig.of(**options) if config is None else config
         folder = Path(model)
         self.model_config = read_config(folder)

@@ -256,13 +256,15 @@ def needs_of(model: ModelConfig, config: EngineConfig) -> Needs:
 
 
 def device_of(config: EngineConfig) -> torch.device:
-    """The device that the options name. Raises ConfigError for one that is neither cpu nor cuda."""
+    """The device that the options name. Raises ConfigError for one that is neither cpu nor the first GPU."""
     try:
         device = torch.device(config.device)
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device is {config.device!r}, expected cpu or cuda")
+    if device.type == "cuda" and device.index:  # kernels and events go to the current device, which is the first
+        raise ConfigError(f"device is {config.device!r}, expected cuda; CUDA_VISIBLE_DEVICES says which GPU that is")
     return device
 
 

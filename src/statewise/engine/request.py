@@ -50,8 +50,9 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str | int) else tuple(value or ()))
+            object.__setattr__(self, name, _listed(name, getattr(self, name)))
+        if not isinstance(self.ignore_eos, bool):
+            raise RequestError(f"ignore_eos is {self.ignore_eos!r}, expected True or False")
         _expect_number("max_tokens", self.max_tokens, int, 1, math.inf, "at least 1")
         _expect_number("min_tokens", self.min_tokens, int, 0, self.max_tokens, f"0 to max_tokens = {self.max_tokens}")
         _expect_number("temperature", self.temperature, float, 0, sys.float_info.max, "0 (greedy) or more")
@@ -78,6 +79,15 @@ class SamplingParams:
     def has_penalties(self) -> bool:
         """Whether its logits depend on the tokens so far."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
+
+
+def _listed(name: str, given: object) -> tuple[object, ...]:
+    """One or several, or None for none."""
+    if isinstance(given, str | int):
+        return (given,)
+    if given is not None and not isinstance(given, Iterable):
+        raise RequestError(f"{name} is {given!r:.60}, expected one or several")
+    return tuple(given or ())
 
 
 def _biases(given: object) -> dict[int, float]:
