@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -75,6 +76,16 @@ def test_company_changes_no_bit_with_experts(options):
     order = list(range(len(PROMPTS)))
     random.Random(8).shuffle(order)
     assert results(fixed(EXPERTS, **options), order) == expected
+
+
+def test_a_step_of_several_passes_counts_once():
+    """On a CPU, where graphs are the same steps without a capture."""
+    built = engine(deterministic=True, max_batched_tokens=80)
+    built.runner.plan = dataclasses.replace(built.plan, graph_sizes=(1,))
+    built.runner._graphs = SimpleNamespace(replay=lambda size: built.runner._decode(size, built.plan.table))
+    run(built, [[1, 2, 3]] * 8, [greedy(max_tokens=6)] * 8)
+    counters = built.counters
+    assert (counters.decode_rows, counters.steps, counters.graph_steps) == (40, 6, 5)
 
 
 def test_preemption_changes_no_bit():

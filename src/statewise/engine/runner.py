@@ -78,7 +78,7 @@ class Runner:
         sizes = (plan.slots, plan.pass_rows, plan.table, plan.kv.block_size, plan.vocab_size)
         self._buffers = DecodeBuffers(*sizes, plan.dtype, device)
         self._steps = self._prefill_tokens = self._prefill_writes = self._decode_rows = self._kv_read = 0
-        self._padded = self._graph_steps = 0
+        self._padded = self._graph_steps = self._replays = 0
         # On the device, so that counting never waits for it: states written, ring rows replayed.
         self._counts = torch.zeros(COUNTERS, dtype=torch.int64, device=device)
         self._graphs = None
@@ -119,9 +119,11 @@ class Runner:
 
     def run(self, step: Step) -> Output:
         """Launch a step, and do not wait for it. What `make` does has been done."""
+        replays = self._replays
         with torch.inference_mode(), self._phase("prefill" if step.prefill else "decode"):
             output = self._launch(step)
         self._steps += 1
+        self._graph_steps += self._replays > replays
         self._prefill_tokens += sum(count for _, count in step.prefill)
         self._prefill_writes += len(step.prefill)
         self._decode_rows += len(step.decode)
@@ -154,7 +156,7 @@ class Runner:
             places = self._decode(size, table)
         else:
             places = self._graphs.replay(size)
-            self._graph_steps += 1
+            self._replays += 1
         return Output(self._buffers.logits[:count], self._buffers.likeliest[:, :count], places[:count])
 
     def _decode(self, size: int, table: int) -> Tensor:
