@@ -102,7 +102,23 @@ def test_log_probabilities_are_those_of_the_model_whatever_the_sampler_does():
     [plain] = run(engine(), [PROMPT], [greedy(max_tokens=1, logprobs=3)])
     [other] = run(engine(), [PROMPT], [greedy(max_tokens=1, logprobs=3, logit_bias={7: 100}, repetition_penalty=3.0)])
     assert other.output == [7]
-    assert other.logprobs == plain.logprobs
+    [top], [unforced] = other.logprobs, plain.logprobs
+    assert top.first(3) == unforced
+    [everything] = run(engine(), [PROMPT], [greedy(max_tokens=1, logprobs=31)])[0].logprobs
+    seven = everything.logprobs[everything.token_ids.index(7)]
+    assert 7 in unforced.token_ids or (top.token_ids[3:], top.logprobs[3:]) == ((7,), (seven,))
+
+
+def test_a_drawn_token_that_is_none_of_the_likeliest_comes_behind_them():
+    prompts, params = random_prompts(4, seed=1), [greedy(temperature=3.0, seed=i, logprobs=1) for i in range(4)]
+    behind = 0
+    for request in run(engine(), prompts, params):
+        for token, top in zip(request.output, request.logprobs, strict=True):
+            assert token in top.token_ids
+            assert len(top.token_ids) == len(top.logprobs) == (1 if token == top.token_ids[0] else 2)
+            assert top.logprobs[-1] <= top.logprobs[0]
+            behind += len(top.token_ids) - 1
+    assert behind > 10
 
 
 def test_only_those_who_ask_get_log_probabilities():

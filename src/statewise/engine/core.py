@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from statewise.cache.host import to_device
 from statewise.config import EngineConfig
@@ -20,7 +21,7 @@ from statewise.engine.plan import Plan
 from statewise.engine.prompt_scores import PromptScores
 from statewise.engine.request import Phase, Request, SamplingParams
 from statewise.engine.runner import Output, Runner
-from statewise.engine.sampler import Sampler, as_top, top_logprobs
+from statewise.engine.sampler import Sampler, as_top, token_logprobs
 from statewise.engine.sampling_batch import is_plain
 from statewise.engine.scheduler import Scheduler, Step
 from statewise.engine.text import Decoder, TextStream
@@ -34,7 +35,7 @@ class _Launched:
 
     requests: list[Request]  # that get a token
     asking: list[int]  # which of them get log probabilities
-    fetched: Fetched  # tokens, whether their logits were numbers; what `top_logprobs` found
+    fetched: Fetched  # tokens, whether their logits were numbers; what `token_logprobs` found
     scores: list[PromptScores]
 
 
@@ -187,16 +188,19 @@ class Engine:
             self.runner.put(output, chosen[0])
         asking = [i for i, request in enumerate(requests) if request.params.logprobs]
         most = max((requests[i].params.logprobs for i in asking), default=0)
-        scored = widened(output.logits[to_device(asking, torch.int64, chosen.device)]) if asking else chosen[:0]
-        fetched = Fetched(chosen, *(top_logprobs(scored, most) if asking else ()))
-        return _Launched(requests, asking, fetched, output.scores)
+        scores: tuple[Tensor, ...] = ()
+        if asking:
+            rows = to_device(asking, torch.int64, chosen.device)
+            scores = token_logprobs(widened(output.logits[rows]), chosen[0][rows], most)
+        return _Launched(requests, asking, Fetched(chosen, *scores), output.scores)
 
     def _take_in(self, launched: "_Launched") -> list[Request]:
         """Give each request its token, and end those that are done."""
         for scores in launched.scores:
             scores.deliver()
-        (tokens, are_good), *top = launched.fetched.get()
-        tops = dict(zip(launched.asking, as_top(*top), strict=True)) if top else {}
+        (tokens, are_good), *found = launched.fetched.get()
+        own = dict(zip(launched.asking, found[0].tolist(), strict=True)) if found else {}
+        tops = dict(zip(launched.asking, as_top(*found[1:]), strict=True)) if found else {}
         running = []
         for i, (request, token, is_good) in enumerate(
             zip(launched.requests, tokens.tolist(), are_good.tolist(), strict=True)
@@ -210,7 +214,7 @@ class Engine:
                 continue
             request.output.append(token)
             if request.params.logprobs:
-                request.logprobs.append(tops[i].first(request.params.logprobs))
+                request.logprobs.append(tops[i].first(request.params.logprobs).including(token, own[i]))
             reason = self._push(request, token)
             if reason:
                 self._finish(request, reason)

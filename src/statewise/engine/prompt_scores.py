@@ -8,7 +8,7 @@ from torch import Tensor
 from statewise.cache.host import to_device
 from statewise.engine.fetch import Fetched
 from statewise.engine.request import PromptLogprob, Request
-from statewise.engine.sampler import as_top, prompt_logprobs
+from statewise.engine.sampler import as_top, token_logprobs
 from statewise.engine.scheduler import Step
 from statewise.models.hybrid import HybridModel
 
@@ -63,4 +63,4 @@ def _score(model: HybridModel, hidden: Tensor, rows: list[int], scored: list[tup
     own = [(row, request.prompt[token]) for row, (request, token) in zip(rows, scored, strict=True)]
     places, tokens = to_device(own, torch.int64, hidden.device).unbind(-1)
     logits = model.logits(hidden[places])
-    return PromptScores(scored, Fetched(*prompt_logprobs(logits, tokens, most)))
+    return PromptScores(scored, Fetched(*token_logprobs(logits, tokens, most)))

@@ -41,7 +41,8 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = option((), "end at one of these tokens, besides the model's own end of text")
     ignore_eos: bool = option(False, "go on past the model's end of text")
     logprobs: int = option(
-        0, "how many of the likeliest tokens to report at each position, with their log probabilities"
+        0,
+        "report so many of the likeliest tokens at each position, and the token itself, with log probabilities",
     )
     prompt_logprobs: int | None = option(
         None, "report the log probability of each prompt token, and so many of the likeliest tokens in its place"
@@ -121,7 +122,10 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class TopLogprobs:
-    """The likeliest tokens at one position, likeliest first, and their log probabilities."""
+    """The likeliest tokens at one position, likeliest first, and their log probabilities.
+
+    Of an output token: and behind them that token, if it is none of them.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -129,6 +133,12 @@ class TopLogprobs:
     def first(self, count: int) -> "TopLogprobs":
         """The ``count`` likeliest of them."""
         return TopLogprobs(self.token_ids[:count], self.logprobs[:count])
+
+    def including(self, token: int, logprob: float) -> "TopLogprobs":
+        """With this one behind them, unless it is among them."""
+        if token in self.token_ids:
+            return self
+        return TopLogprobs((*self.token_ids, token), (*self.logprobs, logprob))
 
 
 @dataclass(frozen=True)

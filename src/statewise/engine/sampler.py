@@ -135,7 +135,7 @@ def top_logprobs(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return logits.log_softmax(-1).topk(min(count, logits.shape[-1]), -1)
 
 
-def prompt_logprobs(logits: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def token_logprobs(logits: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """How likely ``tokens`` were, (n,), and `top_logprobs`. logits: (n, V), of the positions before them."""
     own = logits.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
     return own, *top_logprobs(logits, count)
