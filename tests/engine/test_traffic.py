@@ -128,11 +128,8 @@ def test_the_reference_ops_serve_the_same_tokens():
         assert request.output == alone(prompt, greedy(max_tokens=8))[0]
 
 
-def test_a_warm_up_leaves_nothing_behind(monkeypatch):
+def test_a_warm_up_leaves_nothing_behind():
     """What a GPU runs before its first step, on the CPU."""
-    from statewise.engine import runner
-
-    monkeypatch.setattr(runner, "WARM_UP", ((1, 5), (3, 4)))
     built = engine()
     pools = [built.runner.caches.mamba.state, built.runner.caches.mamba.conv_window, built.runner.caches.kv.pool]
     before = [pool.clone() for pool in pools]
