@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from statewise.bench.op import Row
-from statewise.errors import ConfigError
+from statewise.pictures import new_figure, save
 
 PEERS = [f"tab:{color}" for color in ("blue", "green", "purple", "brown", "olive", "cyan", "pink", "gray")]
 OURS = {"statewise": "tab:red", "statewise plain": "tab:orange"}
@@ -32,21 +32,14 @@ def draw(
     y: what the times are.
     Raises ConfigError without matplotlib or if the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("plot needs matplotlib: pip install 'statewise[bench]'") from error
     columns = len(panels[0])
-    figure = Figure(figsize=(6.5 * min(columns, 3), 5.2 * len(panels)), layout="constrained")
+    figure = new_figure(6.5 * min(columns, 3), 5.2 * len(panels))
     for line, axes_line in zip(panels, figure.subplots(len(panels), columns, squeeze=False), strict=True):
         for (name, rows), axes in zip(line, axes_line, strict=True):
             _panel(axes, rows, x, dashed, y)
             axes.set_title(name)
     figure.suptitle(title)
-    try:
-        figure.savefig(path, dpi=110, format="png")
-    except OSError as error:
-        raise ConfigError(f"plot is {path}, which cannot be written: {error.strerror}") from error
+    save(figure, path)
 
 
 def _panel(axes: Any, rows: Sequence[Any], x: str, dashed: str, y: str) -> None:

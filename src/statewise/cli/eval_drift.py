@@ -5,7 +5,6 @@
 """
 
 import argparse
-import importlib.util
 import json
 import platform
 import sys
@@ -29,6 +28,7 @@ from statewise.engine.plan import make_plan
 from statewise.errors import ConfigError
 from statewise.eval.drift import measured_at
 from statewise.models.families import read_config
+from statewise.pictures import expect_matplotlib
 
 if TYPE_CHECKING:
     from statewise.eval.drift import Drift, Way
@@ -180,8 +180,8 @@ def _expect_possible(arguments: argparse.Namespace) -> None:
     for name in ("json", "plot"):
         if getattr(arguments, name):
             expect_writable(name, getattr(arguments, name))
-    if arguments.plot and importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("plot needs matplotlib: pip install 'statewise[bench]'")
+    if arguments.plot:
+        expect_matplotlib()
 
 
 def _target(arguments: argparse.Namespace) -> "Target":

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from statewise.errors import ConfigError
 from statewise.eval.drift import Drift, Way
 from statewise.eval.drift_model import ModelDrift
+from statewise.pictures import new_figure, save
 
 COLORS = ("tab:orange", "tab:green", "tab:red", "tab:blue", "tab:purple", "tab:brown")
 
@@ -17,12 +17,8 @@ def plot(
 
     Raises ConfigError without matplotlib or if the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("plot needs matplotlib: pip install 'statewise[bench]'") from error
     names = list(dict.fromkeys(way.name for way in drifts))
-    figure = Figure(figsize=(3.6 * len(names), 0.6 + 3.6 * len(measures)), layout="constrained")
+    figure = new_figure(3.6 * len(names), 0.6 + 3.6 * len(measures))
     panels = figure.subplots(len(measures), len(names), squeeze=False, sharex=True, sharey="row")
     for measure, row in zip(measures, panels, strict=True):
         for name, axes in zip(names, row, strict=True):
@@ -40,7 +36,4 @@ def plot(
     for axes in panels[-1]:
         axes.set_xlabel("tokens")
     figure.suptitle(title, fontsize=11)
-    try:
-        figure.savefig(path, dpi=110, format="png")
-    except OSError as error:
-        raise ConfigError(f"plot is {path}, which cannot be written: {error.strerror}") from error
+    save(figure, path)
