@@ -3,15 +3,12 @@
 from statewise.config import MLPConfig, ModelConfig
 from statewise.errors import CheckpointError
 from statewise.models.families.common import (
-    FEED_FORWARD,
-    OUTER,
     Family,
     HFConfig,
     attention_config,
     ibm_mamba_config,
-    in_two_blocks,
     shared_fields,
-    without_prefix,
+    with_feed_forward,
 )
 from statewise.models.families.rope import rope_config
 
@@ -40,13 +37,4 @@ def _read(hf: HFConfig) -> ModelConfig:
     )
 
 
-def _rename(name: str, config: ModelConfig) -> str:
-    name = in_two_blocks(
-        without_prefix(name, config),
-        mixer={"input_layernorm": "norm", "mamba": "mixer", "self_attn": "mixer"},
-        feed_forward=FEED_FORWARD,
-    )
-    return OUTER.get(name, name)
-
-
-FAMILY = Family(_read, _rename)
+FAMILY = Family(_read, with_feed_forward({"input_layernorm": "norm", "mamba": "mixer", "self_attn": "mixer"}))

@@ -95,6 +95,16 @@ FEED_FORWARD = {
 OUTER = {"embed_tokens.weight": "embeddings.weight", "final_layernorm.weight": "norm_f.weight"}
 
 
+def with_feed_forward(mixer: Mapping[str, str]) -> Rename:
+    """The names of Bamba and Falcon-H1. mixer: as `in_two_blocks` takes it."""
+
+    def rename(name: str, config: ModelConfig) -> str:
+        name = in_two_blocks(without_prefix(name, config), mixer, FEED_FORWARD)
+        return OUTER.get(name, name)
+
+    return rename
+
+
 def in_two_blocks(name: str, mixer: Mapping[str, str], feed_forward: Mapping[str, str]) -> str:
     """A name within layers that are a mixer and a feed-forward block each, which here are two blocks.
 

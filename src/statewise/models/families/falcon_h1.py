@@ -9,15 +9,12 @@ from dataclasses import replace
 from statewise.config import AttentionConfig, Factor, MambaConfig, MLPConfig, ModelConfig
 from statewise.errors import CheckpointError, UnsupportedModelError
 from statewise.models.families.common import (
-    FEED_FORWARD,
-    OUTER,
     Family,
     HFConfig,
     attention_config,
-    in_two_blocks,
     mamba_config,
     shared_fields,
-    without_prefix,
+    with_feed_forward,
 )
 from statewise.models.families.rope import rope_config
 
@@ -93,13 +90,6 @@ def _read(hf: HFConfig) -> ModelConfig:
     )
 
 
-def _rename(name: str, config: ModelConfig) -> str:
-    name = in_two_blocks(
-        without_prefix(name, config),
-        mixer={"input_layernorm": "norm", "mamba": "mixer.mamba", "self_attn": "mixer.attention"},
-        feed_forward=FEED_FORWARD,
-    )
-    return OUTER.get(name, name)
-
-
-FAMILY = Family(_read, _rename)
+FAMILY = Family(
+    _read, with_feed_forward({"input_layernorm": "norm", "mamba": "mixer.mamba", "self_attn": "mixer.attention"})
+)
