@@ -68,7 +68,8 @@ def finish(trainer: Trainer, name: str, gsm8k: Path | None = None) -> list[Score
         trainer.log.lines, options.folder / "loss.png", f"{facts['parameters']} parameters, {facts['tokens']} tokens"
     )
     for one in scores:
-        print(f"{one.right:5} of {one.asked:5}  {one.share:6.1%}  {one.name}")
+        names = f"names {one.names_right:4} of {one.named:4}" if one.named else " " * 18
+        print(f"{one.right:5} of {one.asked:5}  {one.share:6.1%}  {names}  {one.name}")
     print(f"model and card in {folder}")
     return scores
 

@@ -181,7 +181,7 @@ class Trainer:
         rate, speed = self.optimizer.param_groups[0]["lr"], len(losses) * self.preset.tokens_per_step / seconds
         self.log.add(step=step, loss=mean, lr=rate, grad_norm=norm.item(), tokens_per_second=round(speed))
         self.options.say(
-            f"step {step:6} of {total or '?'}  loss {mean:.4f}  lr {rate:.2e}  gradient {norm.item():.2f}  "
+            f"step {step:6} of {total or '?'}  loss {mean:.2e}  lr {rate:.2e}  gradient {norm.item():.2f}  "
             f"{speed:,.0f} tokens/s"
         )
 
@@ -196,8 +196,11 @@ class Trainer:
     def _evaluate(self) -> None:
         llm = open_model(self.export(), str(self.options.device), self.options.backend)
         result = score(llm, "held-out", problems(self.preset, "held-out", self.preset.evaluate_on))
-        self.log.add(step=self.progress.step, exact_match=result.share)
-        self.options.say(f"step {self.progress.step:6}  {result.right} of {result.asked} held-out problems right")
+        self.log.add(step=self.progress.step, exact_match=result.share, names_right=result.names_share)
+        self.options.say(
+            f"step {self.progress.step:6}  {result.right} of {result.asked} held-out problems right, "
+            f"names in {result.names_right} of {result.named}"
+        )
 
 
 class _Clock:

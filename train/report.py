@@ -17,7 +17,7 @@ from train.presets import Preset
 
 
 class Log:
-    """JSON lines: {"step", "loss", ...} of the training, {"step", "exact_match"} of the evaluations in between."""
+    """JSON lines: {"step", "loss", ...} of the training, {"step", "exact_match", "names_right"} of looks in between."""
 
     def __init__(self, path: Path, step: int):
         """step: where the run goes on; later lines, of a run cut off after its last checkpoint, are dropped."""
@@ -41,7 +41,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def draw_curve(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Loss over steps on the left, exact match on held-out problems on the right."""
+    """Loss over steps on the left; on the right exact match and answers with the right names, on held-out problems."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
@@ -50,12 +50,13 @@ def draw_curve(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> No
     axes.set_xlabel("step")
     axes.set_ylabel("loss on the answers, nats a token", color="tab:blue")
     axes.grid(alpha=0.3)
-    matches = [(line["step"], line["exact_match"]) for line in lines if "exact_match" in line]
-    if matches:
-        right = axes.twinx()
-        right.plot(*zip(*matches, strict=True), color="tab:red", marker="o", markersize=3)
-        right.set_ylim(0, 1)
-        right.set_ylabel("exact match, held-out problems", color="tab:red")
+    right = axes.twinx()
+    for key, marker in (("exact_match", "o"), ("names_right", "x")):
+        shares = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+        if shares:
+            right.plot(*zip(*shares, strict=True), color="tab:red", marker=marker, markersize=3)
+    right.set_ylim(0, 1.04)
+    right.set_ylabel("held-out problems: exact match (o), names right (x)", color="tab:red")
     axes.set_title(title)
     figure.savefig(path, dpi=110)
 
@@ -82,8 +83,16 @@ def card(preset: Preset, scores: Sequence[Score], facts: Mapping[str, Any]) -> s
         seed=preset.seed,
         kinds=len(preset.kinds or TRAINED),
         new_kinds=len(NEVER_TRAINED),
-        scores="\n".join(f"| {one.name} | {one.right} of {one.asked} | {one.share:.1%} |" for one in scores),
+        scores="\n".join(map(_row, scores)),
+        names_right=held_out.names_right,
+        named=held_out.named,
         weakest="\n".join(f"| `{kind}` | {right} of {asked} |" for kind, (right, asked) in weakest),
         version=__version__,
         torch=torch.__version__,
     )
+
+
+def _row(one: Score) -> str:
+    """A row of the card's table; no names where they do not count."""
+    names = f"{one.names_right} of {one.named}" if one.named else "-"
+    return f"| {one.name} | {one.right} of {one.asked} | {one.share:.1%} | {names} |"

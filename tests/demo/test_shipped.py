@@ -12,6 +12,7 @@ from statewise.engine.llm import LLM
 from statewise.engine.request import SamplingParams
 from statewise.eval.prompts import MAX_TOKENS, STOP
 from statewise.eval.scoring import judge
+from train.evaluate import names_are_right
 
 RESULTS = Path(__file__).parents[2] / "train" / "results" / "scores.json"
 GREEDY = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, stop=STOP)
@@ -28,7 +29,7 @@ def test_it_is_small_enough_to_ship():
 
 
 def test_a_sample_has_the_score_of_the_card(llm):
-    """The first 100 of the card's 1,000 held-out problems, right within one of as many as there."""
+    """The first 100 of the card's 1,000 held-out problems, right within one of as many as there; so with names."""
     held_out = json.loads(RESULTS.read_text())["scores"][0]
     right_there = held_out["in_order"][:100].count("1")
     questions = word_problems(100, seed=2)
@@ -36,7 +37,14 @@ def test_a_sample_has_the_score_of_the_card(llm):
     right = sum(judge(o.text, q.answer).strict_right for o, q in zip(outputs, questions, strict=True))
     assert abs(right - right_there) <= 1
     assert right_there > 90
-    assert f"| {held_out['right']} of {held_out['asked']} |" in (FOLDER / "README.md").read_text()
+    names_there = held_out["names"]["in_order"][:100]
+    names = [names_are_right(o.text, q.answer) for o, q in zip(outputs, questions, strict=True)]
+    assert [one is None for one in names] == [one == "-" for one in names_there]
+    assert abs(names.count(True) - names_there.count("1")) <= 1
+    assert names.count(True) > 0.9 * (100 - names.count(None))
+    card = (FOLDER / "README.md").read_text()
+    assert f"| {held_out['right']} of {held_out['asked']} | {held_out['exact_match']:.1%} |" in card
+    assert f"| {held_out['names']['right']} of {held_out['names']['asked']} |" in card
 
 
 def test_transformers_reads_it_and_gives_the_same_answers(llm):

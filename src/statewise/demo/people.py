@@ -1,5 +1,8 @@
 """Who the word problems are about: people that training sees, and people that it never sees."""
 
+import re
+
+from statewise.demo.names import made_up
 from statewise.demo.wording import Dice, Person
 
 _SHE = """
@@ -13,22 +16,9 @@ _HE = """
 _RESERVED_SHE = "Anika Brenda Camila Deborah Ingrid Natalia Ruth Wendy"
 _RESERVED_HE = "Andre Boris Cedric Dmitri Joseph Nathan Robert Wilson"
 
-_INVENTED = 400  # names made of syllables; too few for copying to be learned: the shipped model knows them all
-_ONSETS = "B D F G J K L M N P R S T V Z Br Dr Gr Kl St Tr"
-_VOWELS, _ENDS = "aeiou", ("", "", "n", "l", "s", "r")
-
 
 def _person(name: str, is_woman: bool) -> Person:
     return Person(name, "she", "her") if is_woman else Person(name, "he", "his")
-
-
-def _invented(count: int, taken: frozenset[str]) -> tuple[Person, ...]:
-    """`count` different names like Kalo or Brimes, none of them in `taken`: the same ones every time."""
-    dice, onsets, names = Dice(0), _ONSETS.split(), dict.fromkeys(taken)
-    while len(names) < len(taken) + count:
-        first, second = dice.choice(onsets), dice.choice(onsets).lower()
-        names[f"{first}{dice.choice(_VOWELS)}{second}{dice.choice(_VOWELS)}{dice.choice(_ENDS)}"] = None
-    return tuple(_person(name, i % 2 == 0) for i, name in enumerate(list(names)[len(taken) :]))
 
 
 def _people(she: str, he: str) -> tuple[Person, ...]:
@@ -36,6 +26,22 @@ def _people(she: str, he: str) -> tuple[Person, ...]:
 
 
 RESERVED = _people(_RESERVED_SHE, _RESERVED_HE)
-_KNOWN = _people(_SHE, _HE)
-# Four in five people of training have a real name.
-TRAINED = (*(_KNOWN * 20), *_invented(_INVENTED, frozenset(person.name for person in (*RESERVED, *_KNOWN))))
+KNOWN = _people(_SHE, _HE)
+MADE_UP_OF_TEN = 4  # people of training whose names are made up
+_SHE_ENDS = "aeiy"  # last letters: an answer may need a pronoun that its question does not show
+_KNOWN_NAMES = tuple(person.name for person in KNOWN)
+_IS_RESERVED = re.compile("|".join(person.name for person in RESERVED), re.IGNORECASE)
+
+
+class DiceOfTraining(Dice):
+    """Dice whose people are `KNOWN` or, four in ten, somebody with a name made up on the spot.
+
+    A made-up name hardly ever comes again: it can only be copied, piece by piece, as a reserved one has to be.
+    """
+
+    def person(self) -> Person:
+        """Anybody but the reserved, whose names are not even a part of a made-up one."""
+        if self.between(1, 10) > MADE_UP_OF_TEN:
+            return self.choice(KNOWN)
+        name = made_up(self, _KNOWN_NAMES, _IS_RESERVED)
+        return _person(name, name[-1] in _SHE_ENDS)

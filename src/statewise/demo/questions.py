@@ -9,7 +9,7 @@ Three splits, so that a model can be trained on one and asked the others:
 
 | split | kinds | people | numbers |
 |---|---|---|---|
-| train | `kinds.TRAINED` | `people.TRAINED` | those for which `is_reserved` says no |
+| train | `kinds.TRAINED` | `people.KNOWN`, and made-up ones | those for which `is_reserved` says no |
 | held-out | `kinds.TRAINED` | `people.RESERVED` | those for which `is_reserved` says yes |
 | new-kinds | `kinds.NEVER_TRAINED` | `people.RESERVED` | all |
 
@@ -52,7 +52,7 @@ def dice_of(split: str, seed: int | str) -> Dice:
     """Dice whose people are those of the split. Raises ValueError if there is no such split."""
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-    return Dice(seed, people.TRAINED if split == "train" else people.RESERVED)
+    return people.DiceOfTraining(seed) if split == "train" else Dice(seed, people.RESERVED)
 
 
 def kinds_of(split: str) -> tuple[Kind, ...]:
