@@ -1,5 +1,7 @@
 """Mixtures of experts: equal to a loop over tokens, whatever the routing; the same on a GPU, in a CUDA graph."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.functional import silu
@@ -82,6 +84,12 @@ BF16 = torch.bfloat16
 LOOP = "a loop over them: PyTorch's grouped_mm does not run, "
 
 
+def products(ops):
+    """The backend whose product runs; "both": by length."""
+    chosen = ops.grouped_linear.keywords
+    return "both" if chosen.keys() == {"short", "long"} else chosen["backend"]
+
+
 @pytest.mark.parametrize(
     ("backend", "device", "dtype", "hidden", "inner", "deterministic", "product", "reason"),
     [
@@ -99,7 +107,7 @@ LOOP = "a loop over them: PyTorch's grouped_mm does not run, "
             "torch",
             LOOP + "it multiplies bfloat16",
         ),
-        ("triton", CUDA, BF16, 16, 8, False, "torch", "PyTorch's grouped_mm"),
+        ("triton", CUDA, BF16, 16, 8, False, "both", "a kernel of ours; PyTorch's grouped_mm from 128 rows of each on"),
         ("triton", CUDA, BF16, 16, 8, True, "triton", "a kernel of ours: deterministic is on"),
         ("triton", CUDA, torch.float16, 16, 8, False, "triton", "it multiplies bfloat16, and the dtype is float16"),
         ("triton", CUDA, BF16, 20, 8, False, "triton", "it reads multiples of 8 numbers, and rows have 20"),
@@ -114,11 +122,11 @@ def test_which_product_runs_is_said_with_the_reason(
     ops, _ = resolve(backend, device)
     ops, why = with_product(ops, hidden, config, dtype, device, deterministic=deterministic)
     assert ops.name == backend
-    assert ops.grouped_linear.keywords == {"backend": product}
+    assert products(ops) == product
     assert reason in why
 
 
-@pytest.mark.parametrize(("capability", "product"), [((8, 0), "triton"), ((9, 0), "torch"), ((12, 0), "triton")])
+@pytest.mark.parametrize(("capability", "product"), [((8, 0), "triton"), ((9, 0), "both"), ((12, 0), "triton")])
 def test_a_gpu_without_the_grouped_product_runs_ours(capability, product, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
@@ -126,13 +134,25 @@ def test_a_gpu_without_the_grouped_product_runs_ours(capability, product, monkey
     monkeypatch.setattr("statewise.ops.tuning.check", lambda device: None)
     config = MoEConfig(experts=4, chosen=2, inner_size=8, gated=True, shared=None)
     ops, why = with_product(resolve("triton", CUDA)[0], 16, config, BF16, CUDA, deterministic=False)
-    assert ops.grouped_linear.keywords == {"backend": product}
-    assert why.endswith("grouped_mm" if product == "torch" else f"and the device has {capability[0]}.{capability[1]}")
+    assert products(ops) == product
+    assert why.endswith("of each on" if product == "both" else f"and the device has {capability[0]}.{capability[1]}")
+
+
+def test_long_groups_go_to_pytorch_and_short_ones_to_ours(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    ran = []
+    ops, _ = resolve("triton", CUDA)
+    ops = replace(ops, grouped_linear=lambda rows, weight, ends, backend="triton": ran.append(backend))
+    config = MoEConfig(experts=4, chosen=2, inner_size=8, gated=True, shared=None)
+    ops, _ = with_product(ops, 16, config, BF16, CUDA, deterministic=False)
+    for count in (1, 511, 512, 4096):
+        ops.grouped_linear(torch.empty(count, 16), torch.empty(4, 8, 16), torch.empty(4))
+    assert ran == ["triton", "triton", "torch", "torch"]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
-@pytest.mark.parametrize("count", [1, 5, 128, 700])
+@pytest.mark.parametrize("count", [1, 5, 128, 2100])
 @pytest.mark.parametrize("experts", [8, 72])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_on_a_gpu_it_equals_float64_and_a_graph_holds_it(count, experts, deterministic):

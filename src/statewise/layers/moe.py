@@ -3,6 +3,7 @@
 With kernels nothing here waits for the host, and shapes do not depend on the routing, so that a CUDA graph can hold it.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -14,6 +15,9 @@ from statewise.config import MoEConfig, SigmoidRouter
 from statewise.layers.mlp import MLP, up_size
 from statewise.ops.backend import Ops
 from statewise.ops.grouped_linear.torch import grouped_mm_obstacle
+
+# From so many rows an expert on average, PyTorch's product is the faster one (measured: docs/log.md).
+LONG_GROUPS = 128
 
 
 class Experts(nn.Module):
@@ -92,8 +96,8 @@ def with_product(
 ) -> tuple[Ops, str]:
     """The ops with the grouped product that these experts will run, and why it is that one.
 
-    Backends with kernels have two that a CUDA graph can hold: their own, and PyTorch's, which they prefer where it runs
-    and a row's bits may depend on its company.  device: may be one that is not there.
+    Backends with kernels have two that a CUDA graph can hold: their own, and PyTorch's, which takes a prefill's long
+    groups where it runs and a row's bits may depend on its company.  device: may be one that is not there.
     """
     obstacle = grouped_mm_obstacle(dtype, device, hidden_size, config.inner_size)
     if ops.name in ("torch", "reference"):
@@ -103,4 +107,15 @@ def with_product(
         return ops, "a kernel of ours: deterministic is on"
     if obstacle is not None:
         return ops, f"a kernel of ours: PyTorch's grouped_mm does not run, {obstacle}"
-    return replace(ops, grouped_linear=partial(ops.grouped_linear, backend="torch")), "PyTorch's grouped_mm"
+    library = partial(ops.grouped_linear, backend="torch")
+    chosen = partial(_by_length, short=ops.grouped_linear, long=library)
+    why = f"a kernel of ours; PyTorch's grouped_mm from {LONG_GROUPS} rows of each on"
+    return replace(ops, grouped_linear=chosen), why
+
+
+def _by_length(
+    rows: Tensor, weight: Tensor, ends: Tensor, *, short: Callable[..., Tensor], long: Callable[..., Tensor]
+) -> Tensor:
+    """By how many rows a group has on average: the shapes tell, so nothing waits for the host."""
+    product = short if rows.shape[0] < LONG_GROUPS * weight.shape[0] else long
+    return product(rows, weight, ends)
