@@ -6,17 +6,30 @@ import torch
 from torch import Tensor
 
 from statewise.cache.window import advance
+from statewise.config import MAX_CHECKPOINT_INTERVAL
+from statewise.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One layer's mixer: H heads of P channels, N states, G groups, interval W."""
+    """One layer's mixer: H heads of P channels, N states, G groups, interval W. Raises ConfigError if none is so."""
 
     heads: int = 128
     head_dim: int = 64
     groups: int = 8
     state_size: int = 128
     window: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "head_dim", "groups", "state_size"):
+            size = getattr(self, name)
+            if size < 1:
+                raise ConfigError(f"{name} is {size}, expected a whole number, at least 1")
+        if self.heads % self.groups:
+            raise ConfigError(f"{self.heads} heads do not divide into {self.groups} groups")
+        if not 2 <= self.window <= MAX_CHECKPOINT_INTERVAL:
+            bounds = f"2 to {MAX_CHECKPOINT_INTERVAL}"
+            raise ConfigError(f"checkpoint_interval is {self.window}, expected a whole number, {bounds}")
 
     @property
     def ring_rows(self) -> int:

@@ -1,6 +1,7 @@
 """Flags from dataclass fields: every option of the engine and of sampling is a flag with the same name and default."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,20 @@ def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
 
 def expect_writable(option: str, path: Path) -> None:
     """A report that cannot be written is told before the work, not after it. Raises ConfigError."""
-    there = path.exists()
     try:
+        there = path.exists()
         path.open("a").close()
         if not there:
             path.unlink()
     except OSError as error:
         raise ConfigError(f"{option} is {path}, which cannot be written: {error.strerror}") from error
+
+
+def expect_positive(name: str, values: Sequence[int]) -> None:
+    """Raise ConfigError unless all are at least 1."""
+    for value in values:
+        if value < 1:
+            raise ConfigError(f"{name} is {value}, expected a whole number, at least 1")
 
 
 def _add(group: Any, owner: type, leave_out: tuple[str, ...]) -> None:

@@ -18,13 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from statewise import __version__
-from statewise.cli.options import add_model, expect_writable
-from statewise.config import MAX_CHECKPOINT_INTERVAL
+from statewise.cli.options import add_model, expect_positive, expect_writable
 from statewise.errors import BackendError, ConfigError
 from statewise.models.families import read_config
 from statewise.ops.backend import gpu_obstacle
 from statewise.ops.tuning import user_path
-from statewise.ops.tuning.table import PARAMETERS, merged, read, write
+from statewise.ops.tuning.table import PARAMETERS, merged, read_if_there, write
 
 if TYPE_CHECKING:
     from statewise.bench.tune import Curve
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     shape = _shape(arguments)
     _expect_possible(arguments)
     output = arguments.output or user_path()
-    there = read(output) if output.exists() else ()
+    there = read_if_there(output)
     if arguments.output is not None:
         expect_writable("output", output)
     _expect_gpu()
@@ -134,26 +133,15 @@ def _shape(arguments: argparse.Namespace) -> "Shape":
         mamba = read_config(arguments.model).mamba
         given = {name: getattr(mamba, name) for name in DIMENSIONS}
     sizes = {name: given.get(name, default) for name, (default, _) in DIMENSIONS.items()}
-    for name, size in sizes.items():
-        _expect(size >= 1, f"{name} is {size}, expected a whole number, at least 1")
-    _expect(
-        sizes["heads"] % sizes["groups"] == 0, f"{sizes['heads']} heads do not divide into {sizes['groups']} groups"
-    )
     return Shape(**sizes, window=arguments.checkpoint_interval)
 
 
 def _expect_possible(arguments: argparse.Namespace) -> None:
-    interval, most = arguments.checkpoint_interval, MAX_CHECKPOINT_INTERVAL
-    _expect(2 <= interval <= most, f"checkpoint_interval is {interval}, expected a whole number, 2 to {most}")
     for name in arguments.state_dtype:
-        _expect(name in STATES, f"state_dtype is {name!r}, expected one of {', '.join(STATES)}")
-    _expect_all_positive("batch", arguments.batch)
-    _expect_all_positive("jobs", [arguments.jobs])
-
-
-def _expect_all_positive(name: str, values: Sequence[int]) -> None:
-    for value in values:
-        _expect(value >= 1, f"{name} is {value}, expected a whole number, at least 1")
+        if name not in STATES:
+            raise ConfigError(f"state_dtype is {name!r}, expected one of {', '.join(STATES)}")
+    expect_positive("batch", arguments.batch)
+    expect_positive("jobs", [arguments.jobs])
 
 
 def _expect_gpu() -> None:
@@ -175,8 +163,3 @@ def _measured() -> str:
     import triton
 
     return f"{date.today()}, statewise {__version__}, torch {torch.__version__}, Triton {triton.__version__}"
-
-
-def _expect(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)

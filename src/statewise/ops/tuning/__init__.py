@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from statewise.errors import ConfigError
-from statewise.ops.tuning.table import SHAPES, StepShape, Table, read
+from statewise.ops.tuning.table import SHAPES, StepShape, Table, read, read_if_there
 
 __all__ = ["SHAPES", "StepShape", "check", "lookup", "origin", "use", "user_path"]
 
@@ -106,13 +106,11 @@ def _find(op: str, shape: StepShape, device: torch.device) -> tuple[Table, Path 
 
 @functools.cache
 def _user() -> tuple[Table, ...]:
-    path = user_path()
-    if not os.environ.get(VARIABLE) and not path.exists():
-        return ()
+    path, is_named = user_path(), bool(os.environ.get(VARIABLE))
     try:
-        return read(path)
+        return read(path) if is_named else read_if_there(path)
     except ConfigError as error:
-        remedy = f"{VARIABLE} names it" if os.environ.get(VARIABLE) else "remove it or run `statewise tune`"
+        remedy = f"{VARIABLE} names it" if is_named else f"remove it or run `statewise tune`; {VARIABLE} names another"
         raise ConfigError(f"{error} ({remedy})") from error
 
 

@@ -107,6 +107,15 @@ def read(path: Path) -> tuple[Table, ...]:
     return tables
 
 
+def read_if_there(path: Path) -> tuple[Table, ...]:
+    """As `read`; nothing where there is no such file."""
+    try:
+        there = path.exists()
+    except OSError as error:  # a folder on the way that may not be searched, a name that is too long
+        raise ConfigError(f"tuning table {path} cannot be read: {error.strerror}") from error
+    return read(path) if there else ()
+
+
 def write(path: Path, tables: Sequence[Table]) -> None:
     """Put the tables there, whole or not at all. Raises ConfigError if that cannot be done."""
     text = ",\n".join(_text(table) for table in tables)
