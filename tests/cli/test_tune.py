@@ -268,6 +268,7 @@ def test_processes_share_the_kernels(pretend, monkeypatch):
         (["--model", "/none/model"], "model folder /none/model does not exist"),
         (["--model", "/none/model", "--heads", "8"], "--model says the shape, and so do --heads: give one of them"),
         (["--output", "/none/t.json"], "output is /none/t.json, which cannot be written: No such file or directory"),
+        (["--output", "/" + "long" * 100], "cannot be read: File name too long"),
     ],
 )
 def test_impossible_options(capsys, flags, message):

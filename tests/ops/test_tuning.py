@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from errno import EACCES
+from pathlib import Path
 
 import pytest
 import torch
@@ -138,6 +140,18 @@ def test_a_table_that_cannot_be_used_is_told_at_start(gpu, backend, monkeypatch)
         resolve(backend, CUDA)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve(backend, CUDA)[0].name == "triton", "a plan for another machine"
+
+
+def test_a_folder_that_may_not_be_searched_is_told_at_start(monkeypatch):
+    monkeypatch.setattr(Path, "exists", _denied)
+    with pytest.raises(
+        ConfigError, match=r"tuning.json cannot be read: Permission denied \(.*; STATEWISE_TUNING names"
+    ):
+        tuning.check(CUDA)
+
+
+def _denied(path):
+    raise PermissionError(EACCES, "Permission denied")
 
 
 def test_info_says_where_launch_parameters_come_from(gpu, capsys, demo_folder, monkeypatch):

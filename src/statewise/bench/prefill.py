@@ -13,6 +13,7 @@ import torch
 from statewise.bench.contenders import Step
 from statewise.bench.op import WRONG, capture, timed
 from statewise.bench.prefill_contenders import (
+    OURS,
     READY,
     Call,
     Make,
@@ -24,10 +25,10 @@ from statewise.bench.prefill_contenders import (
     scans,
 )
 from statewise.bench.workload import Shape
+from statewise.errors import BackendError
 from statewise.ops import causal_conv_prefill, ssd_prefill
 
 CHECK = (8192, 8)  # tokens and sequences of the check, at which peers that tune themselves do so
-PROBLEMS = (RuntimeError, ValueError, TypeError, ImportError, NotImplementedError, AssertionError)
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,17 @@ class Checked:
 
 
 def check(shape: Shape, say: Callable[[str], None]) -> Checked:
-    """Every contender against float64, on convolved inputs that are exact. ``say`` is told of each one left out."""
+    """Every contender against float64, on convolved inputs that are exact. ``say`` is told of each one left out.
+
+    Raises BackendError if one of ours is: nothing is reported of an op that is wrong here.
+    """
     good: dict[str, dict[str, Make]] = {"convolution": {}, "scan": {}}
     errors: dict[str, tuple[float, float]] = {}
     for kind, found in (("convolution", convolutions()), ("scan", scans())):
         for name, make in found.items():
             try:
                 wrong_by = _errors(kind, make, shape, skips_D=name.endswith(READY))
-            except PROBLEMS as problem:
+            except Exception as problem:  # as in `statewise.bench.op.check`
                 line = (str(problem).splitlines() or [repr(problem)])[0][:120]
                 say(f"left out: {name}'s {kind} does not run here: {line}")
                 continue
@@ -69,6 +73,9 @@ def check(shape: Shape, say: Callable[[str], None]) -> Checked:
                     errors[name] = wrong_by
             else:
                 say(f"left out: {name}'s {kind} is wrong here, relative errors {wrong_by} against float64")
+    broken = [kind for kind, names in good.items() if OURS not in names]
+    if broken:
+        raise BackendError(f"our {' and '.join(broken)}: wrong or not able to run on this GPU, so nothing is reported")
     return Checked(good["convolution"], good["scan"], errors)
 
 

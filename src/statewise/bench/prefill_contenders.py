@@ -17,6 +17,7 @@ from statewise.bench.workload import Shape
 from statewise.ops import causal_conv_prefill, ssd_prefill
 
 WIDTH = 4  # of the convolution
+OURS = "statewise"
 READY = "inputs ready"  # ends the name of one whose preparation of its inputs is not timed
 CACHED = 4e8  # bytes of one contender's inputs over all layers: several times the L2 cache of an H200
 
@@ -98,7 +99,7 @@ Make = Callable[[PrefillWorkload], Call]
 
 def convolutions() -> dict[str, Make]:
     """Ours, and vLLM's if it is installed: ``convolved`` from ``xBC``, and the windows."""
-    found: dict[str, Make] = {"statewise": _our_convolution}
+    found: dict[str, Make] = {OURS: _our_convolution}
     if importlib.util.find_spec("vllm"):
         found["vllm"] = _vllm_convolution
     return found
@@ -106,7 +107,7 @@ def convolutions() -> dict[str, Make]:
 
 def scans() -> dict[str, Make]:
     """Ours, and those whose package is installed: ``y`` and the states from ``convolved``."""
-    found: dict[str, Make] = {"statewise": _our_scan}
+    found: dict[str, Make] = {OURS: _our_scan}
     if importlib.util.find_spec("vllm"):
         found |= {f"vllm chunk {size}": _vllm_scan(size) for size in (128, 256)}
     if importlib.util.find_spec("mamba_ssm"):

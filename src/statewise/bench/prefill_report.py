@@ -10,9 +10,7 @@ from rich.table import Table
 
 from statewise.bench.plot import draw
 from statewise.bench.prefill import PrefillRow
-from statewise.bench.prefill_contenders import READY
-
-OURS = "statewise"
+from statewise.bench.prefill_contenders import OURS, READY
 
 
 def best_peer(row: PrefillRow) -> tuple[str, float]:
@@ -22,10 +20,13 @@ def best_peer(row: PrefillRow) -> tuple[str, float]:
 
 
 def table(rows: Sequence[PrefillRow]) -> Table:
-    """A line a point; below it the geometric mean of the ratios."""
+    """A line a point; below it the geometric mean of the ratios, if there are peers."""
     ratios = [best_peer(row)[1] / row.times[OURS] for row in rows]
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    caption = f"peer / ours: {mean:.2f} in the geometric mean, {min(ratios):.2f} at least"
+    known = [ratio for ratio in ratios if not math.isnan(ratio)]
+    caption = "no peer runs here"
+    if known:
+        mean = math.exp(sum(map(math.log, known)) / len(known))
+        caption = f"peer / ours: {mean:.2f} in the geometric mean, {min(known):.2f} at least"
     made = Table(
         title="microseconds a layer, convolution and scan, bfloat16", caption=caption, title_justify="left",
         caption_justify="left", box=SIMPLE_HEAD,

@@ -12,7 +12,7 @@ from statewise.errors import ConfigError
 
 @dataclass(frozen=True)
 class Shape:
-    """One layer's mixer: H heads of P channels, N states, G groups, interval W. Raises ConfigError if none is so."""
+    """One layer's mixer: H heads of P channels, N states, G groups, interval W. Raises ConfigError if it cannot be."""
 
     heads: int = 128
     head_dim: int = 64

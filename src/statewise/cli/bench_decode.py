@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from statewise.bench.presets import PRESETS, preset_folder, read_preset
-from statewise.cli.bench_layer import add_output_options, console
-from statewise.cli.options import add_engine_options, add_model, engine_config, expect_writable
+from statewise.cli.bench_layer import add_output_options, console, expect_outputs, expect_rates
+from statewise.cli.options import add_engine_options, add_model, engine_config
 from statewise.config import EngineConfig, ModelConfig, format_bytes
 from statewise.engine.budget import free_memory
 from statewise.engine.plan import Plan, device_of, make_plan
@@ -161,18 +161,13 @@ def _bases(arguments: argparse.Namespace) -> list[EngineConfig]:
             raise ConfigError(f"{name} is {getattr(arguments, name)}, expected at least 1")
     if min(arguments.batch) < 1:
         raise ConfigError(f"batch is {min(arguments.batch)}, expected at least 1")
-    if arguments.bandwidth is not None and not arguments.bandwidth > 0:
-        raise ConfigError(f"bandwidth is {arguments.bandwidth}, expected bytes a second")
-    if arguments.matrix_rate is not None and not arguments.matrix_rate > 0:
-        raise ConfigError(f"matrix_rate is {arguments.matrix_rate}, expected operations a second")
+    expect_rates(arguments)
     if arguments.checkpoint_interval == 1:
         raise ConfigError("checkpoint_interval is 1, the plain step itself; expected 2 to 64")
     if arguments.vllm and "vllm" not in arguments.peer:
         raise ConfigError("vllm options are given, but vllm is no --peer")
     expect_importable(arguments.peer)
-    for option in ("json", "plot"):
-        if getattr(arguments, option):
-            expect_writable(option, Path(getattr(arguments, option)))
+    expect_outputs(arguments)
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtypes = dict.fromkeys(arguments.state_dtype)
     bases = [engine_config(arguments, max_batch=1, state_dtype=dtype, device=device) for dtype in dtypes]

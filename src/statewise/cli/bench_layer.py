@@ -14,7 +14,9 @@ from rich.console import Console
 
 from statewise import __version__
 from statewise.bench.rates import READ_BANDWIDTH
+from statewise.cli.options import expect_writable
 from statewise.errors import ConfigError
+from statewise.pictures import expect_matplotlib
 
 if TYPE_CHECKING:
     from statewise.bench.workload import Shape
@@ -39,7 +41,7 @@ def add_layer_options(parser: argparse.ArgumentParser) -> None:
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """Where results go besides the screen."""
-    parser.add_argument("--json", metavar="FILE", help="also write the results there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw them there, time over batch, as a PNG")
 
 
@@ -50,6 +52,23 @@ def shape_of(arguments: argparse.Namespace) -> "Shape":
     return Shape(
         arguments.heads, arguments.head_dim, arguments.groups, arguments.state_size, arguments.checkpoint_interval
     )
+
+
+def expect_rates(arguments: argparse.Namespace) -> None:
+    """Raise ConfigError for ``--bandwidth`` or ``--matrix-rate`` of nothing. None leaves it to be measured."""
+    for name, unit in {"bandwidth": "bytes", "matrix_rate": "operations"}.items():
+        rate = getattr(arguments, name, None)
+        if rate is not None and not rate > 0:
+            raise ConfigError(f"{name} is {rate}, expected {unit} a second")
+
+
+def expect_outputs(arguments: argparse.Namespace) -> None:
+    """Raise ConfigError where ``--json`` or ``--plot`` could not be written after the work."""
+    for option in ("json", "plot"):
+        if getattr(arguments, option):
+            expect_writable(option, getattr(arguments, option))
+    if arguments.plot:
+        expect_matplotlib()
 
 
 def expect_gpu() -> None:

@@ -6,7 +6,17 @@ import sys
 import torch
 
 from statewise.bench.rates import MATRIX_RATE
-from statewise.cli.bench_layer import add_layer_options, console, expect_gpu, shape_of, write_report
+from statewise.cli.bench_layer import (
+    add_layer_options,
+    console,
+    expect_gpu,
+    expect_outputs,
+    expect_rates,
+    shape_of,
+    write_report,
+)
+from statewise.cli.options import expect_positive
+from statewise.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +36,11 @@ def run(arguments: argparse.Namespace) -> int:
     from statewise.bench.prefill import check, measure
     from statewise.bench.prefill_report import errors_table, plot_prefill, table
 
-    expect_gpu()
     shape, screen = shape_of(arguments), console()
+    _expect_points(arguments.tokens, arguments.sequences)
+    expect_rates(arguments)
+    expect_outputs(arguments)
+    expect_gpu()
     checked = check(shape, say=lambda line: print(line, file=sys.stderr))
     screen.print(errors_table(checked.errors))
     rows = [
@@ -35,10 +48,19 @@ def run(arguments: argparse.Namespace) -> int:
         for has_initial in (False, True)
         for sequences in arguments.sequences
         for tokens in arguments.tokens
-        if tokens % sequences == 0
     ]
     screen.print(table(rows))
     write_report(arguments, rows, {"errors": checked.errors})
     if arguments.plot:
         plot_prefill(rows, arguments.plot, f"convolution and scan of one layer, {torch.cuda.get_device_name()}")
     return 0
+
+
+def _expect_points(tokens: list[int], sequences: list[int]) -> None:
+    """Raise ConfigError unless each count of tokens is that of each count of sequences of one length."""
+    expect_positive("tokens", tokens)
+    expect_positive("sequences", sequences)
+    for length in tokens:
+        for count in sequences:
+            if length % count:
+                raise ConfigError(f"{length} tokens do not divide into {count} sequences of one length")
