@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from statewise.cache.window import ring_rows
+from statewise.errors import BackendError
 from statewise.integrations.flashinfer_steps import Steps
 from statewise.ops.backend import Needs, Ops
 from statewise.ops.common import NO_LIMIT
@@ -104,6 +105,7 @@ def build(rest: Ops, needs: Needs, device: torch.device) -> Ops:
         state_step=steps.state_step,
         checkpointed_step=steps.checkpointed_step,
         mixer_step=composed(rest.causal_conv_step, steps.checkpointed_step, rest.gated_rms_norm),
+        fold_pending=rest.fold_pending,
         causal_conv_prefill=rest.causal_conv_prefill,
         causal_conv_step=rest.causal_conv_step,
         gated_rms_norm=rest.gated_rms_norm,
@@ -126,7 +128,21 @@ def warm_up(steps: Steps, needs: Needs, device: torch.device, index: torch.dtype
     """Compile or load the kernels (minutes where FlashInfer meets the shape for the first time), allocate the scratch.
 
     Runs steps of one padded row, with dtypes as the engine has them: float32 weights, slots of ``index``.
+    Raises BackendError where FlashInfer finds no compiler, or compiling, loading or running them fails.
     """
+    try:
+        _run_once(steps, needs, device, index)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, OSError) as error:
+        line = (str(error).strip().splitlines() or [repr(error)])[0][:200]
+        raise BackendError(
+            f"backend 'flashinfer' cannot run here: its kernels do not compile, load or run: {line} "
+            "(FLASHINFER_JIT_VERBOSE=1 shows the compiler's output); possible: auto; triton; torch; reference"
+        ) from error
+
+
+def _run_once(steps: Steps, needs: Needs, device: torch.device, index: torch.dtype) -> None:
     mamba, window = needs.mamba, needs.checkpoint_interval
     heads, groups, rows = mamba.heads, mamba.groups, ring_rows(window)
     inner, outer = (heads, mamba.head_dim), (groups, mamba.state_size)

@@ -6,6 +6,7 @@ from statewise.ops.apply_rope import apply_rope
 from statewise.ops.causal_conv import causal_conv_prefill, causal_conv_step
 from statewise.ops.checkpointed_step import checkpointed_step
 from statewise.ops.choose_experts import choose_experts
+from statewise.ops.fold_pending import fold_pending
 from statewise.ops.gated_rms_norm import gated_rms_norm
 from statewise.ops.grouped_linear import grouped_linear
 from statewise.ops.mixer_step import mixer_step
@@ -24,6 +25,7 @@ __all__ = [
     "causal_conv_step",
     "checkpointed_step",
     "choose_experts",
+    "fold_pending",
     "gated_rms_norm",
     "grouped_linear",
     "mixer_step",

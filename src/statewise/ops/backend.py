@@ -41,6 +41,7 @@ class Ops:
     ssd_prefill: Callable[..., tuple[Tensor, Tensor]]
     state_step: Callable[..., Tensor]
     checkpointed_step: Callable[..., Tensor]
+    fold_pending: Callable[..., None]
     causal_conv_prefill: Callable[..., Tensor]
     causal_conv_step: Callable[..., Tensor]
     gated_rms_norm: Callable[..., Tensor]
@@ -165,6 +166,7 @@ def _bind(name: str, device: torch.device) -> Ops:
         ssd_prefill=partial(ops.ssd_prefill, backend=name),
         state_step=partial(ops.state_step, backend=name),
         checkpointed_step=partial(ops.checkpointed_step, backend=name),
+        fold_pending=partial(ops.fold_pending, backend=name),
         causal_conv_prefill=partial(ops.causal_conv_prefill, backend=name),
         causal_conv_step=partial(ops.causal_conv_step, backend=name),
         gated_rms_norm=partial(ops.gated_rms_norm, backend=name),

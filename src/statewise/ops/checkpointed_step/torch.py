@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from statewise.ops.common import accumulation_dtype, finish, time_step
+from statewise.ops.fold_pending.torch import folded
 from statewise.ops.rounding import to_stored
 
 
@@ -64,12 +65,9 @@ def checkpointed_step(
 
     full = (live + tokens > window).nonzero().squeeze(1)
     if full.numel():
-        last = total[full, :, old - 1]
-        weight = (last[..., None] - total[full, :, :old]).exp() * dts[full, :, :old]
-        added = (weight.view(len(full), groups, -1, old, 1) * xs[full, ..., :old, :]).mT @ Bs[full, ..., :old, :]
-        decayed = last.exp().view(len(full), groups, -1, 1, 1) * checkpoint[full]
-        folded = (decayed + added).view(-1, *state.shape[1:])
-        state[own[full]] = to_stored(folded, state.dtype, own[full], rand_seed, rand_layer)
+        pending_rows = (xs[full, ..., :old, :], Bs[full, ..., :old, :], dts[full, :, :old], total[full, :, :old])
+        new = folded(checkpoint[full], *pending_rows).flatten(1, 2)
+        state[own[full]] = to_stored(new, state.dtype, own[full], rand_seed, rand_layer)
 
     fresh = (start[:, None] + live[:, None] + torch.arange(tokens, device=x.device)) % x_ring.shape[2]
     x_ring[own[:, None], :, fresh] = x[rows].to(x_ring.dtype)
