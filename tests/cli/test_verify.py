@@ -265,6 +265,12 @@ def test_shapes_are_named_or_given():
         assert mamba.heads % mamba.groups == 0
 
 
+def test_where_no_case_can_run_it_is_not_called_good(capsys):
+    code, out = verify(capsys, *FLOAT32, "--check", "graph", "large")
+    assert code == 1
+    assert out.splitlines()[-1].startswith("nothing was verified, 2 skipped, on the CPU, torch")
+
+
 def test_a_folder_gives_its_own_mixer(capsys, demo_folder):
     flags = ["--device", "cpu", *FLOAT32, "--check", "decode", "--batch", "3"]
     assert main(["verify", "--model", str(demo_folder), *flags]) == 0

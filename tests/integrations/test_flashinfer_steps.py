@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from statewise.cache.window import advance, ring_rows
-from statewise.errors import ArgumentError
+from statewise.errors import ArgumentError, BackendError
 from statewise.integrations.flashinfer import build, warm_up
 from statewise.integrations.flashinfer_steps import Steps, choose
 from statewise.ops import checkpointed_step, state_step
@@ -158,6 +158,34 @@ def test_warming_up_allocates_and_touches_nothing_of_the_callers(calls, window):
     assert sorted(names) == ["allocate_checkpointing_ssu_scratch", "checkpointing_ssu", "checkpointing_ssu"]
     assert [given["algorithm"] for name, given in calls if "algorithm" in given] == ["monolith", "two-kernel"]
     assert next(given["batch_size"] for name, given in calls if "batch_size" in given) == 8
+
+
+@pytest.mark.parametrize(
+    "problem", [RuntimeError("Could not find nvcc\nand more"), FileNotFoundError(2, "Could not find nvcc")]
+)
+def test_kernels_that_do_not_compile_are_told_in_a_line(calls, monkeypatch, problem):
+    steps = Steps(max_batch=8)
+
+    def fails(**_):
+        raise problem
+
+    monkeypatch.setattr(steps, "_checkpointed", fails)
+    with pytest.raises(
+        BackendError, match=r"'flashinfer' cannot run here: .*Could not find nvcc \(FLASH.*; triton; "
+    ) as e:
+        warm_up(steps, NEEDS, CPU)
+    assert "\n" not in str(e.value)
+
+
+def test_memory_that_runs_out_in_warming_up_is_no_matter_of_the_backend(calls, monkeypatch):
+    steps = Steps(max_batch=8)
+
+    def fails(**_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(steps, "_checkpointed", fails)
+    with pytest.raises(torch.OutOfMemoryError):
+        warm_up(steps, NEEDS, CPU)
 
 
 def test_the_ops_that_are_built_share_one_scratch(calls):

@@ -83,6 +83,8 @@ def summary(results: Sequence[tuple[Target, Result]], device: torch.device) -> s
     where = platform_line(device)
     if failed:
         return f"{len(failed)} of {len(results)} cases FAILED{rest} on {where}: {'; '.join(failed)}"
+    if left_out == len(results):
+        return f"nothing was verified{rest}, on {where}"
     return f"{len(results) - left_out} cases, all good{rest}, on {where}"
 
 
