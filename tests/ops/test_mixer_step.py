@@ -96,6 +96,7 @@ class Case:
         inner, outputs = self.d.heads * self.d.head_dim, []
         for projected in place(self.projected):
             z, xBC, dt = projected.split([inner, self.projected.shape[2] - inner - self.d.heads, self.d.heads], 1)
+            has_flushed = pool["pending"][own.clamp(min=0)] + 1 > self.window
             y = mixer_step(
                 xBC, dt, z, **pool, **weights, **self.options, **options, window=self.window,
                 read_slots=read, write_slots=own, backend=backend,
@@ -104,7 +105,8 @@ class Case:
             if self.window > 1:
                 trackers = (pool["ring_start"], pool["pending"], own)
                 advance_trackers(*trackers, tokens=1, accepted=1, window=self.window, ring_rows=self.window + 1)
-            read = own
+            # A row reads its own checkpoint once it has written one; a pad stays one.
+            read = torch.where(has_flushed & (read >= 0), own, read) if self.read is not self.own else own
         return torch.stack(outputs), {k: v.cpu() for k, v in pool.items()}
 
 
@@ -172,6 +174,29 @@ def test_a_forked_request_owns_its_state_after_its_first_flush(launched, window)
         for name in ("x_ring", "B_ring", "dt_ring"):
             case.pool[name] = case.pool[name].nan_to_num(0.25)
     check(case)
+
+
+def test_forks_share_a_checkpoint_until_each_has_flushed(launched):
+    """Three rows read one slot, which nobody writes; what their own held before is never read. Row 1 reads none."""
+    window = 3
+    case = Case(Dims(2, 16, 1, 16), window, 3, 5, torch.float32, torch.float32, forked=True)
+    case.read[:] = case.read[0]
+    case.read[1] = -1
+    own = case.own[[0, 3, 4]].long()
+    for name in ("state", "x_ring", "B_ring", "dt_ring"):
+        case.pool[name][own] = NAN
+    for slot, live in zip(own.tolist(), (3, 2, 1), strict=True):  # flushes at the first, second and third step
+        place = (slot + torch.arange(live)) % (window + 1)
+        case.pool["ring_start"][slot], case.pool["pending"][slot] = slot % (window + 1), live
+        for i, name in enumerate(("x_ring", "B_ring", "dt_ring")):
+            ring = case.pool[name]
+            ring[slot, :, place] = torch.linspace(0.1, 0.5 + i, ring[slot, :, place].numel()).view_as(
+                ring[slot, :, place]
+            )
+    check(case)
+    y, pool = case.run("triton")
+    assert (y[:, [1, 2]] == 0).all()
+    assert pool["state"][own].isfinite().all()
 
 
 def test_scratch_of_a_larger_batch_does(launched):
