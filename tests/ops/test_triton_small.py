@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from statewise.errors import ArgumentError
+from statewise.errors import ArgumentError, BackendError
 from statewise.ops import causal_conv_step, gated_rms_norm
 from tests.ops.kernels import ACTIVATIONS, DEVICE, HAS_GPU, assert_as_good
 
@@ -88,6 +88,15 @@ def test_a_norm_of_no_rows():
 def test_what_the_norm_cannot_take_is_named(x, message):
     with pytest.raises(ArgumentError, match=message):
         gated_rms_norm(x, None, torch.ones(x.shape[-1]), backend="triton")
+
+
+def test_a_cpu_without_the_interpreter_is_named(monkeypatch):
+    from statewise.ops import triton_common
+
+    monkeypatch.setattr(triton_common, "INTERPRETED", False)
+    triton_common.pdl_options.cache_clear()
+    with pytest.raises(BackendError, match="the triton backend needs an NVIDIA GPU, and the tensors are on cpu; other"):
+        gated_rms_norm(torch.ones(2, 8), backend="triton")
 
 
 # batch, channels, width

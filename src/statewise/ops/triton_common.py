@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from statewise.errors import ArgumentError
+from statewise.errors import ArgumentError, BackendError
 from statewise.ops.common import expect
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -82,9 +82,13 @@ def pdl_options(device: torch.device) -> dict[str, bool]:
 
     A kernel of ours so launched may be resident before the one in front of it has ended. It waits for that one
     before it reads anything that any earlier kernel may have written; so it gains the launch, and nothing is read
-    too early.
+    too early. An op asks before it launches.
+    Raises BackendError for a device that Triton has no kernels for.
     """
-    can = not INTERPRETED and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    if device.type != "cuda" and not INTERPRETED:
+        how = "other backends run there, as does Triton's interpreter, with TRITON_INTERPRET=1"
+        raise BackendError(f"the triton backend needs an NVIDIA GPU, and the tensors are on {device}; {how}")
+    can = not INTERPRETED and torch.cuda.get_device_capability(device) >= (9, 0)
     return {"launch_pdl": True} if can else {}
 
 
