@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from statewise.errors import ArgumentError
 from statewise.ops import checkpointed_step, state_step
 from tests.ops.kernels import ACTIVATIONS, DEVICE, HAS_GPU, STATES, assert_as_good
 from tests.strategies import Dims, Inputs, Options
@@ -155,6 +156,16 @@ def test_plain_step(dims, window, activation, state):
 def test_each_option_by_itself(present):
     check(Case(Dims(2, 16, 1, 16), 3, 3, present, torch.float32, torch.float32))
     check(Case(Dims(2, 16, 1, 16), 3, 3, present, torch.float32, torch.float32), window=1)
+
+
+@pytest.mark.parametrize("ring", ["x_ring", "B_ring", "dt_ring"])
+def test_a_ring_of_another_dtype_is_named(ring):
+    case = Case(Dims(2, 16, 1, 16), 3, 3, ALL, torch.float32, torch.float32)
+    case.pool[ring] = case.pool[ring].half()
+    with pytest.raises(
+        ArgumentError, match=r"x_ring, B_ring and dt_ring are .*torch.float16.*, the triton backend exp"
+    ):
+        case.run("triton")
 
 
 def test_float32_is_exact_to_five_digits(launched):

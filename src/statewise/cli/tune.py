@@ -6,7 +6,6 @@ Every later run on this machine reads the table when it starts; nothing is tuned
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from statewise.errors import ArgumentError
 from statewise.ops import tuning
 from statewise.ops.checkpointed_step.scratch import block_n, block_w, scratch_size
 from statewise.ops.checkpointed_step.triton_fused import fused_kernel
@@ -83,9 +84,14 @@ class Pages(NamedTuple):
     rand_seed: Tensor | None
     rand_layer: int
 
-    def check(self, op: str) -> None:
-        """Raise ArgumentError for dtypes or strides that the kernels do not take."""
+    def check(self, op: str, activation: torch.dtype) -> None:
+        """Raise ArgumentError for dtypes or strides that the kernels do not take. activation: x's dtype."""
         expect_no_double(op, self.state, self.x_ring)
+        dtypes = (self.x_ring.dtype, self.B_ring.dtype, self.dt_ring.dtype)
+        if dtypes != (activation, activation, torch.float32):
+            given = ", ".join(map(str, dtypes))
+            wanted = f"{activation}, {activation}, {torch.float32}"
+            raise ArgumentError(f"{op}: x_ring, B_ring and dt_ring are {given}, the triton backend expects {wanted}")
         expect_last_contiguous(
             op,
             state=self.state,
@@ -185,7 +191,7 @@ def checkpointed_step(
     pages = Pages(
         state, x_ring, B_ring, dt_ring, ring_start, pending, window, read_slots, write_slots, rand_seed, rand_layer
     )
-    pages.check(OP)
+    pages.check(OP, x.dtype)
     expect_last_contiguous(OP, x=x, B=B, C=C, z=z, A=A, D=D, dt_bias=dt_bias, out=out)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     if out.numel() == 0:

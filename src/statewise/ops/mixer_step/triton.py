@@ -133,7 +133,7 @@ def _launch_append(
     prefetch: bool,
 ) -> None:
     op, (heads, head_dim), (groups, state_size) = "mixer_step", pages.state.shape[1:3], C.shape[1:]
-    pages.check(op)
+    pages.check(op, xBC.dtype)
     expect_no_double(op, xBC, conv_window)
     expect_last_contiguous(op, xBC=xBC, conv_bias=bias, A=A, D=D, dt_bias=dt_bias)
     if xBC.numel() == 0:
