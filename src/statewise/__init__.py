@@ -9,9 +9,10 @@ for output in llm.generate(["2 + 2 ="], SamplingParams(temperature=0)):
 
 from statewise import errors
 from statewise.config import EngineConfig
+from statewise.engine.conversation import Conversation
 from statewise.engine.llm import LLM, RequestOutput, StreamPiece
 from statewise.engine.request import SamplingParams
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["LLM", "EngineConfig", "RequestOutput", "SamplingParams", "StreamPiece", "errors"]
+__all__ = ["LLM", "Conversation", "EngineConfig", "RequestOutput", "SamplingParams", "StreamPiece", "errors"]

@@ -1,8 +1,8 @@
 """A traffic fuzzer: whatever happens around a request, its tokens are those of the same request run alone.
 
-Arrivals, aborts, preemptions and permutations of the slots come at any moment, in pools down to one slot. On a CPU in
-float64, so that matrix products of different shapes cannot blur it, against the plain step; pools, pads and scratch are
-full of NaN, and the engine checks its books and its trackers after every step.
+Arrivals, aborts, preemptions, next turns and permutations of the slots come at any moment, in pools down to one slot.
+On a CPU in float64, so that matrix products of different shapes cannot blur it, against the plain step; pools, pads and
+scratch are full of NaN, and the engine checks its books and its trackers after every step.
 
 STATEWISE_FUZZ=2000 runs so many examples, drawn anew; without it, a few that are always the same.
 """
@@ -24,6 +24,7 @@ from tests.ops.kernels import HAS_GPU
 
 EXAMPLES = int(os.environ.get("STATEWISE_FUZZ", "0"))
 LONGEST = 16  # tokens of a prompt, and of an output: 8 blocks hold both
+MOST_TURNS = 4  # of an example, beside those that a rule takes
 NEAR_TIE = 1e-3  # between two logits in float32
 KINDS = {
     "greedy": {},
@@ -56,6 +57,10 @@ def crowds(draw):
     }
 
 
+def random_tokens(rng):
+    return [rng.randrange(31) for _ in range(rng.choice([1, rng.randint(1, LONGEST)]))]
+
+
 class Traffic(RuleBasedStateMachine):
     """A crowd in float64 on the CPU."""
 
@@ -65,7 +70,7 @@ class Traffic(RuleBasedStateMachine):
     def begin(self, options, padded):
         options = options | {"max_batched_tokens": max(options["max_batched_tokens"], options["max_batch"])}
         self.crowd = engine(model=self.model, **self.padding(padded), **(options | self.platform))
-        self.requests, self.aborted = [], set()
+        self.requests, self.aborted, self.rng, self.turns = [], set(), random.Random(0), 0
 
     def padding(self, padded):
         return {"padded": padded}
@@ -74,16 +79,40 @@ class Traffic(RuleBasedStateMachine):
     def submit(self, seed, count):
         rng = random.Random(seed)
         for _ in range(count):
-            new = rng.randint(1, LONGEST)
-            params = greedy(
-                max_tokens=new,
-                min_tokens=rng.choice([0, new // 2]),
-                seed=seed,
-                stop_token_ids=tuple(rng.sample(range(31), rng.randint(0, 5))),
-                **(KINDS[rng.choice(self.kinds)] | self.asked()),
-            )
-            prompt = [rng.randrange(31) for _ in range(rng.choice([1, rng.randint(1, LONGEST)]))]
-            self.requests.append(self.crowd.submit(prompt, params, LETTERS, len(self.requests)))
+            params = self.params(rng, KINDS[rng.choice(self.kinds)])
+            keep = not self.crowd.config.deterministic and rng.random() < 0.4
+            prompt = random_tokens(rng)
+            self.requests.append(self.crowd.submit(prompt, params, LETTERS, len(self.requests), keep=keep))
+
+    def params(self, rng, kind):
+        new = rng.randint(1, LONGEST)
+        return greedy(
+            max_tokens=new,
+            min_tokens=rng.choice([0, new // 2]),
+            seed=rng.randrange(2**20),
+            stop_token_ids=tuple(rng.sample(range(31), rng.randint(0, 5))),
+            **(kind | self.asked()),
+        )
+
+    @precondition(lambda self: self.extensible())
+    @rule(data=st.data(), seed=st.integers(0, 2**20))
+    def extend(self, data, seed):
+        self.extend_one(data.draw(st.sampled_from(self.extensible())), random.Random(seed))
+
+    def extend_one(self, request, rng):
+        kind = {key: value for key, value in KINDS[rng.choice(self.kinds)].items() if key != "prompt_logprobs"}
+        params, index = self.params(rng, kind), len(self.requests)
+        self.requests.append(self.crowd.extend(request, random_tokens(rng), params, LETTERS, index))
+
+    def extensible(self):
+        room = self.crowd.plan.max_context - LONGEST
+        ended = [request for request in self.requests if request.keep and request.phase is Phase.FINISHED]
+        return [request for request in ended if request.arrived < room]
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def release(self, data):
+        self.crowd.release(data.draw(st.sampled_from(self.requests)))
 
     def asked(self):
         return {}
@@ -91,7 +120,14 @@ class Traffic(RuleBasedStateMachine):
     @rule(count=st.integers(1, 6))
     def step(self, count):
         for _ in range(count):
-            self.crowd.step()
+            self.take_turns(self.crowd.step())
+
+    def take_turns(self, requests):
+        """Some of those who ask first are answered at once; others later, by the rule above."""
+        for request in requests:
+            if request in self.extensible() and self.turns < MOST_TURNS and self.rng.random() < 0.7:
+                self.extend_one(request, self.rng)
+                self.turns += 1
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
@@ -113,6 +149,11 @@ class Traffic(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "crowd") or self.crowd.has_failed:
             return
+        while self.crowd.has_work:
+            self.take_turns(self.crowd.step())
+        self.crowd.check_integrity()
+        for request in self.requests:
+            self.crowd.release(request)
         drain(self.crowd)
         self.crowd.check_integrity()
         assert self.crowd.runner.swap.nbytes == 0

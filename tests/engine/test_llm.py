@@ -18,7 +18,8 @@ def llm(demo_folder):
 
 
 def test_the_public_names():
-    assert statewise.__all__ == ["LLM", "EngineConfig", "RequestOutput", "SamplingParams", "StreamPiece", "errors"]
+    names = ["LLM", "Conversation", "EngineConfig", "RequestOutput", "SamplingParams", "StreamPiece", "errors"]
+    assert statewise.__all__ == names
 
 
 def test_prompts_in_every_form(llm):

@@ -49,6 +49,10 @@ class Places:
             del self._owner[place]
         self._free.extend(places)
 
+    def hand_over(self, owner: object, heir: object) -> None:
+        """Let all places of ``owner`` belong to ``heir``, in the same order."""
+        self._owner = {place: heir if held_by == owner else held_by for place, held_by in self._owner.items()}
+
     def permute(self, order: Sequence[int]) -> None:
         """What was place i is place ``order[i]`` from now on, free or owned. order: a permutation of all places."""
         self._free = [order[place] for place in self._free]

@@ -19,11 +19,12 @@ from statewise.engine.integrity import check_trackers, check_unwritten
 from statewise.engine.phases import phases
 from statewise.engine.plan import Plan
 from statewise.engine.prompt_scores import PromptScores
-from statewise.engine.request import Phase, Request, SamplingParams
+from statewise.engine.request import Phase, Request, SamplingParams, expect_possible
 from statewise.engine.runner import Output, Runner
 from statewise.engine.sampler import Sampler, as_top, token_logprobs
 from statewise.engine.sampling_batch import is_plain
-from statewise.engine.scheduler import Scheduler, Step
+from statewise.engine.scheduler import Scheduler
+from statewise.engine.step import Step
 from statewise.engine.text import Decoder, TextStream
 from statewise.errors import ArgumentError, EngineError, RequestError
 from statewise.models.hybrid import HybridModel, widened
@@ -75,29 +76,65 @@ class Engine:
         """What has been done since the start."""
         return self.runner.counters(self.scheduler.counts)
 
-    def submit(self, prompt: Sequence[int], params: SamplingParams, decoder: Decoder, index: int = 0) -> Request:
+    def submit(
+        self, prompt: Sequence[int], params: SamplingParams, decoder: Decoder, index: int = 0, *, keep: bool = False
+    ) -> Request:
         """Queue a request. Raises RequestError for a prompt that can never run; nothing is queued then.
 
+        keep: its caches stay when it has ended by itself, for `extend`, until `release` or until others need the room.
         Raises EngineError once a step has failed.
         """
+        return self._queue(prompt, params, decoder, index, keep)
+
+    def extend(
+        self, request: Request, tokens: Sequence[int], params: SamplingParams, decoder: Decoder, index: int = 0
+    ) -> Request:
+        """Queue a request that goes on where ``request``, submitted with ``keep``, has ended; it is kept in its turn.
+
+        Its prompt is the whole text so far (prompt, output) and then ``tokens``. Only those run, and of the output what
+        has not, after the pending rows of the slot have been folded into its state; all of it, if the caches are there
+        no more: others needed the room, or ``request`` did not end by itself.
+
+        Raises RequestError if ``request`` was not to be kept, still runs, ended with an error, or has been extended or
+        released; if ``tokens`` is empty; for prompt_logprobs, since what has run is not scored; and as `submit`.
+        """
+        if not request.keep:
+            raise RequestError(f"{request} is not kept, or has been extended or released before")
+        if request.phase is not Phase.FINISHED or request.finish_reason == "error":
+            raise RequestError(f"{request} has not ended well, expected one that has")
+        if not tokens:
+            raise RequestError("tokens is empty, expected at least one to go on with")
+        if params.prompt_logprobs is not None:
+            raise RequestError("prompt_logprobs is given for a prompt that has run in part")
+        prompt = (*request.prompt, *request.output, *tokens)
+        return self._queue(prompt, params, decoder, index, True, source=request)
+
+    def release(self, request: Request) -> None:
+        """Give up the caches of an ended request that are kept for `extend`. No effect if there are none."""
+        request.keep = False
+        self.scheduler.release(request)
+
+    def _queue(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        decoder: Decoder,
+        index: int,
+        keep: bool,
+        source: Request | None = None,
+    ) -> Request:
         self._expect_whole()
+        if keep and self.config.deterministic:
+            raise RequestError("keep is given with deterministic: where chunks begin would depend on other requests")
         limit = self.plan.max_context
-        if not prompt:
-            raise RequestError("the prompt is empty, expected at least one token")
-        if limit is not None and len(prompt) >= limit:
-            raise RequestError(
-                f"the prompt has {len(prompt)} tokens, but a request has room for {limit}, one of them generated"
-            )
-        if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
-            raise RequestError(f"the prompt has a token outside the vocabulary of {self.vocab_size}")
-        for token in params.logit_bias or ():
-            if token >= self.vocab_size:
-                raise RequestError(f"logit_bias has token {token}, outside the vocabulary of {self.vocab_size}")
+        expect_possible(prompt, params, self.vocab_size, limit)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         text = TextStream(decoder, params.stop, params.min_tokens)
         ends_at = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos)
         most = params.max_tokens if limit is None else min(params.max_tokens, limit - len(prompt))
-        request = Request(index, tuple(prompt), params, seed, text, ends_at, most)
+        request = Request(index, tuple(prompt), params, seed, text, ends_at, most, keep=keep, source=source)
+        if source is not None:
+            source.keep = False
         self.scheduler.add(request)
         return request
 
@@ -243,7 +280,7 @@ class Engine:
         return "length" if len(request.output) >= request.most_output else None
 
     def _finish(self, request: Request, reason: str) -> None:
-        self.scheduler.finish(request)
+        self.scheduler.finish(request, keep=request.keep and reason in ("stop", "length"))
         self.runner.swap.drop(request)
         request.finish_reason = reason
         request.text.finish()

@@ -12,6 +12,8 @@ class Preempted:
     swaps_in: int = 0
     swaps_refused: int = 0
     swap_bytes: int = 0  # to the host and back
+    continued_tokens: int = 0  # that did not run again, since a request went on from the caches of another
+    kept_dropped: int = 0  # ended requests whose kept caches went to others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,8 @@ class Counters:
     swaps_in: int
     swaps_refused: int  # preempted requests for which the host had no room, so that they were recomputed
     swap_bytes: int  # to the host and back
+    continued_tokens: int  # that did not run again, since a request went on from the caches of another
+    kept_dropped: int  # ended requests whose kept caches went to others
     state_bytes_read: int  # by decode rows: states, rings, windows, trackers
     state_bytes_written: int  # likewise
     kv_bytes_moved: int  # by decode rows

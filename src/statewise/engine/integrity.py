@@ -15,7 +15,7 @@ from statewise.errors import IntegrityError
 def check_trackers(pool: MambaPool, scheduler: Scheduler) -> None:
     """Raise IntegrityError unless the trackers of all who have a state are where their decode steps have moved them."""
     starts, pending = pool.ring_start.tolist(), pool.pending.tolist()
-    for request in scheduler.running:
+    for request in scheduler.placed:
         if request.computed:
             assert request.slot is not None
             found = starts[request.slot], pending[request.slot]
@@ -25,8 +25,8 @@ def check_trackers(pool: MambaPool, scheduler: Scheduler) -> None:
 
 
 def expected_trackers(request: Request, window: int) -> tuple[int, int]:
-    """The trackers of a request that has a state, from its decode steps since it was prefilled."""
-    return predicted_trackers(request.decode_runs[-1] if request.phase is Phase.DECODE else 0, window)
+    """The trackers of a request that has a state, from its decode steps since it was prefilled, or its source's."""
+    return predicted_trackers(request.behind if request.phase is Phase.PREFILL else request.decode_runs[-1], window)
 
 
 def check_unwritten(pool: MambaPool, kv: PagedKV, counts: TokenCounts, scheduler: Scheduler) -> None:
@@ -38,14 +38,3 @@ def check_unwritten(pool: MambaPool, kv: PagedKV, counts: TokenCounts, scheduler
     if not kv.is_forgotten(blocks):
         written = [block for block in blocks if not kv.is_forgotten([block])]
         raise IntegrityError(f"blocks {written} are free, but were written to")
-
-
-def expect_folded(request: Request, window: int) -> None:
-    """Raise IntegrityError for a chunk that would go on from a slot with pending rows: prefill reads the state alone.
-
-    No request comes to this today: one that has decoded gets no more of a prompt, and what is computed again starts
-    from nothing. A caller that continues one has to fold its rows into the state first.
-    """
-    pending = predicted_trackers(request.decode_runs[-1], window)[1]
-    if request.computed and pending:
-        raise IntegrityError(f"a chunk of {request} would go on from a slot with {pending} pending rows")

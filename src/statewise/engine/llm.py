@@ -11,6 +11,7 @@ import torch
 
 from statewise.config import EngineConfig, format_bytes, is_int
 from statewise.engine.budget import free_memory
+from statewise.engine.conversation import Conversation
 from statewise.engine.core import Engine
 from statewise.engine.counters import Counters
 from statewise.engine.plan import Plan, make_plan
@@ -121,6 +122,18 @@ class LLM:
         """
         return self._stream(*self._paired(prompts, params), in_pieces=True)
 
+    def conversation(self) -> Conversation:
+        """A text that grows turn by turn and runs what is new alone. Raises ConfigError with ``deterministic``."""
+        if self.engine.config.deterministic:
+            raise ConfigError("deterministic is on: where chunks of a next turn begin would depend on other requests")
+        return Conversation(self)
+
+    def turn(
+        self, talk: Conversation, prompt: Prompt, params: SamplingParams | None, in_pieces: bool = False
+    ) -> Iterator[StreamPiece]:
+        """The next turn of a conversation, for its own methods."""
+        return self._stream([prompt], [params or SamplingParams()], in_pieces, talk)
+
     def _paired(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
     ) -> tuple[list[Prompt], list[SamplingParams]]:
@@ -132,7 +145,9 @@ class LLM:
             raise ConfigError(f"{len(listed)} prompts are given with {len(each)} sampling parameters")
         return listed, each
 
-    def _stream(self, prompts: list[Prompt], params: list[SamplingParams], in_pieces: bool) -> Iterator[StreamPiece]:
+    def _stream(
+        self, prompts: list[Prompt], params: list[SamplingParams], in_pieces: bool, talk: Conversation | None = None
+    ) -> Iterator[StreamPiece]:
         """in_pieces False: only whole outputs, and no text is decoded before its end."""
         sent: dict[Request, int] = {}  # characters yielded, of the requests of this stream that have not ended
         news: dict[Request, None] = {}  # those that have changed; another stream's steps may add to it
@@ -140,8 +155,11 @@ class LLM:
             for index, (prompt, wanted) in enumerate(zip(prompts, params, strict=True)):
                 ids: tuple[int, ...] = ()
                 try:
-                    ids = self._encode(prompt)
-                    request = self.engine.submit(ids, wanted, self.tokenizer, index)
+                    ids = self._encode(prompt, begins=talk is None or talk.is_new)
+                    if talk is not None:
+                        request = talk.submit(ids, wanted)
+                    else:
+                        request = self.engine.submit(ids, wanted, self.tokenizer, index)
                     sent[request], self._news[request] = 0, news
                 except RequestError as error:
                     yield StreamPiece(index, "", RequestOutput(index, ids, (), "", "error", error))
@@ -166,13 +184,14 @@ class LLM:
                 self.engine.abort(request)
                 del self._news[request]
 
-    def _encode(self, prompt: Prompt) -> tuple[int, ...]:
+    def _encode(self, prompt: Prompt, begins: bool) -> tuple[int, ...]:
+        """begins: a text, for which a tokenizer may have tokens of its own."""
         if isinstance(prompt, str):
             try:
                 prompt.encode()
             except UnicodeEncodeError as error:
                 raise RequestError(f"the prompt is not valid Unicode: {error.reason} at {error.start}") from error
-            return tuple(self.tokenizer.encode(prompt).ids)
+            return tuple(self.tokenizer.encode(prompt, add_special_tokens=begins).ids)
         if not isinstance(prompt, Sequence) or not all(is_int(token) for token in prompt):
             raise RequestError(f"the prompt is {prompt!r:.60}, expected text or a sequence of token ids")
         return tuple(cast("Sequence[int]", prompt))

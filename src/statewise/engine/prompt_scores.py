@@ -9,7 +9,7 @@ from statewise.cache.host import to_device
 from statewise.engine.fetch import Fetched
 from statewise.engine.request import PromptLogprob, Request
 from statewise.engine.sampler import as_top, token_logprobs
-from statewise.engine.scheduler import Step
+from statewise.engine.step import Step
 from statewise.models.hybrid import HybridModel
 
 # Prompt tokens whose log probabilities are computed at once: 512 rows of 131,072 logits are 256 MiB in float32.

@@ -3,7 +3,7 @@
 import enum
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -111,13 +111,28 @@ def _expect_number(name: str, value: object, kind: type, least: float, most: flo
         raise RequestError(f"{name} is {value!r}, expected {expected}")
 
 
+def expect_possible(prompt: Sequence[int], params: SamplingParams, vocab_size: int, limit: int | None) -> None:
+    """Raise RequestError for a prompt that can never run. limit: tokens that a request has room for; None: any."""
+    if not prompt:
+        raise RequestError("the prompt is empty, expected at least one token")
+    if limit is not None and len(prompt) >= limit:
+        raise RequestError(
+            f"the prompt has {len(prompt)} tokens, but a request has room for {limit}, one of them generated"
+        )
+    if not 0 <= min(prompt) <= max(prompt) < vocab_size:
+        raise RequestError(f"the prompt has a token outside the vocabulary of {vocab_size}")
+    for token in params.logit_bias or ():
+        if token >= vocab_size:
+            raise RequestError(f"logit_bias has token {token}, outside the vocabulary of {vocab_size}")
+
+
 class Phase(enum.Enum):
     """Where a request stands. A row is a decode row because its request is in DECODE, not because it is short."""
 
     WAITING = enum.auto()  # owns neither slot nor block; also after a preemption
     PREFILL = enum.auto()  # owns a slot; some of its known tokens have not run
     DECODE = enum.auto()  # owns a slot; all but its newest token have run
-    FINISHED = enum.auto()  # owns nothing
+    FINISHED = enum.auto()  # owns nothing, unless it is kept
 
 
 @dataclass(frozen=True)
@@ -169,6 +184,9 @@ class Request:
     blocks: list[int] = field(default_factory=list)
     kept: Phase | None = None  # swapped out: its caches are on the host, and it goes on in this phase; the scheduler's
     decode_runs: list[int] = field(default_factory=list)  # decode steps since each admission that began with a prefill
+    keep: bool = False  # once it has ended, its caches stay for a request that goes on from there
+    source: "Request | None" = None  # the ended request from whose caches it goes on, until it is admitted
+    behind: int = 0  # decode steps of its source since that one's prefill, until its own first chunk has run
     finish_reason: str | None = None  # "stop", "length", "abort" or "error"
     error: RequestError | None = None
     prompt_logprobs: list[PromptLogprob | None] = field(default_factory=list)  # of the first tokens; the runner's

@@ -14,13 +14,12 @@ from statewise.engine import fixed, graphs, warm_up
 from statewise.engine.buffers import DecodeBuffers
 from statewise.engine.counters import Counters, Preempted
 from statewise.engine.graphs import DecodeGraphs
-from statewise.engine.integrity import expect_folded
 from statewise.engine.phases import Phases, unmarked
 from statewise.engine.plan import COUNTERS, Plan
 from statewise.engine.prompt_scores import PromptScores, score_prompts
 from statewise.engine.request import Request
 from statewise.engine.sampler import choose
-from statewise.engine.scheduler import Changes, Step
+from statewise.engine.step import Changes, Step
 from statewise.engine.swap import SwapSpace
 from statewise.errors import MemoryBudgetError
 from statewise.layers.batch import Row, joined, make_batch
@@ -177,8 +176,7 @@ class Runner:
 
     def _mixed(self, step: Step, *fillers: Row) -> Output:
         """A step with prefill rows."""
-        for request, _ in step.prefill:
-            expect_folded(request, self.plan.mamba.checkpoint_interval)
+        self._fold([request for request, _ in step.prefill if request.behind])
         rows = [_row(request, count) for request, count in step.prefill]
         batch = make_batch([], [*rows, *fillers], self.plan.kv.block_size, self.device)
         if step.decode:
@@ -232,6 +230,12 @@ class Runner:
         )
         if self._rand_seed is not None:
             self._rand_seed += 1
+
+    def _fold(self, requests: Sequence[Request]) -> None:
+        """Let the states of slots that have decoded hold all of their rows: prefill reads nothing else."""
+        if requests and self.plan.mamba.checkpoint_interval > 1:
+            slots = to_device([request.slot for request in requests], torch.int64, self.device)
+            self.model.fold(self.caches.mamba, slots)
 
     def _reset(self, slots: Tensor) -> None:
         """A prefilled slot has nothing pending."""

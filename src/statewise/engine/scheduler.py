@@ -5,6 +5,8 @@
        +---- preempt -----+----------------------+
 
 A preempted request is computed again, or its caches wait on the host and it goes on in the phase in which it was.
+A request that is to be kept leaves its slot and blocks behind when it has ended: another goes on from there, or they
+go to whoever needs them, what was kept first first.
 
 Two rules keep it free of deadlock. A request is admitted only when a slot and the blocks of all its known tokens
 are free, and it gets them at once; so a prefill never waits for memory. A decode row that needs one more block
@@ -13,49 +15,13 @@ takes it from the request admitted last; so the oldest always goes on.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from statewise.cache.slots import Places, Room
 from statewise.cache.spec import KVSpec
 from statewise.engine.counters import Preempted
 from statewise.engine.request import Phase, Request
+from statewise.engine.step import Changes, Eviction, Step
 from statewise.errors import IntegrityError
-
-
-@dataclass(frozen=True)
-class Eviction:
-    """A request that is swapped out, and the slot and the blocks that hold what it needs."""
-
-    request: Request
-    slot: int
-    blocks: list[int]
-
-
-@dataclass
-class Changes:
-    """Who has lost what since the step before: first swapped out, then forgotten; perhaps owned again by now."""
-
-    swapped_out: list[Eviction] = field(default_factory=list)
-    freed_slots: list[int] = field(default_factory=list)
-    freed_blocks: list[int] = field(default_factory=list)
-
-
-@dataclass
-class Step:
-    """What to run: decode rows, one token each, and prefill chunks of so many tokens."""
-
-    decode: list[Request] = field(default_factory=list)
-    prefill: list[tuple[Request, int]] = field(default_factory=list)
-    changes: Changes = field(default_factory=Changes)  # to be made before it, even if it has no row
-    swapped_in: list[Request] = field(default_factory=list)  # after that, to their new slots and blocks
-
-    @property
-    def sampled(self) -> list[Request]:
-        """The requests that it gives a token, in the order of its rows: decode rows, then prefills that it ends."""
-        return [
-            *self.decode,
-            *(request for request, count in self.prefill if request.computed + count == request.known),
-        ]
 
 
 class Scheduler:
@@ -82,9 +48,15 @@ class Scheduler:
         self.piece = piece
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # in the order of admission
+        self.kept: dict[Request, None] = {}  # ended, with slot and blocks; in the order in which they ended
         self.counts = Preempted()
         self._room, self._slot_bytes = Room(host), slot_bytes
         self._changes = Changes()
+
+    @property
+    def placed(self) -> list[Request]:
+        """Every request that has a slot: those that run, and those that have ended and are kept."""
+        return [*self.running, *self.kept]
 
     @property
     def has_work(self) -> bool:
@@ -129,11 +101,17 @@ class Scheduler:
             request.decode_runs[-1] += 1
         for request, count in step.prefill:
             request.computed += count
+            request.behind = 0
 
-    def finish(self, request: Request) -> None:
-        """Take a request out, wherever it stands; its slot and blocks may go to another in the very next step."""
+    def finish(self, request: Request, keep: bool = False) -> None:
+        """Take a request out, wherever it stands; its slot and blocks may go to another in the very next step.
+
+        keep: they stay with it, if it has any.
+        """
         if request.phase is Phase.WAITING:
             self.waiting.remove(request)
+            if request.source is not None:
+                self.release(request.source)
             if request.kept is not None:
                 request.kept = None
                 self._room.give_back(request)
@@ -141,8 +119,17 @@ class Scheduler:
                 self._changes.swapped_out = [one for one in evicted if one.request is not request]
         else:
             self.running.remove(request)
-            self._release(request)
+            if keep:
+                self.kept[request] = None
+            else:
+                self._release(request)
         request.phase = Phase.FINISHED
+
+    def release(self, request: Request) -> None:
+        """Give up what is kept of an ended request. No effect if nothing is."""
+        if request in self.kept:
+            del self.kept[request]
+            self._release(request)
 
     def preempt(self, request: Request) -> None:
         """Take a running request's slot and blocks; back to the head of the queue, its tokens kept.
@@ -155,7 +142,7 @@ class Scheduler:
         self._release(request)
         request.phase, request.kept = Phase.WAITING, kept
         if kept is None:
-            request.computed = 0
+            request.computed = request.behind = 0
         self.counts.preemptions += 1
         self.waiting.appendleft(request)
 
@@ -164,12 +151,13 @@ class Scheduler:
         requests = [*self.running, *self.waiting]
         self.running.clear()
         self.waiting.clear()
+        self.kept.clear()
         return requests
 
     def permute(self, order: Sequence[int]) -> None:
         """What is in slot i is in slot ``order[i]`` from now on. Not before what `take_changes` returns is done."""
         self.slots.permute(order)
-        for request in self.running:
+        for request in self.placed:
             assert request.slot is not None
             request.slot = order[request.slot]
 
@@ -180,20 +168,20 @@ class Scheduler:
         return sorted(slots), sorted(blocks)
 
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless slots and blocks are owned by exactly the requests that run, and the host's room
-        by those that are swapped out."""
+        """Raise IntegrityError unless slots and blocks are owned by exactly the requests that run or are kept, and the
+        host's room by those that are swapped out."""
         self.slots.check_integrity()
         self.blocks.check_integrity()
-        for request in self.running:
+        for request in self.placed:
             if self.slots.owned_by(request) != [request.slot]:
-                raise IntegrityError(f"{request} runs in slot {request.slot}, owns {self.slots.owned_by(request)}")
+                raise IntegrityError(f"{request} is in slot {request.slot}, owns {self.slots.owned_by(request)}")
             if self.blocks.owned_by(request) != request.blocks:
                 raise IntegrityError(f"{request} uses blocks {request.blocks}, owns {self.blocks.owned_by(request)}")
             if self.kv.blocks_for(request.computed) > len(request.blocks):
                 raise IntegrityError(f"{request} has {request.computed} tokens in {len(request.blocks)} blocks")
-        if self.slots.count - self.slots.free_count != len(self.running):
-            raise IntegrityError(f"{len(self.running)} requests run, {self.slots.free_count} slots are free")
-        owned = sum(len(request.blocks) for request in self.running)
+        if self.slots.count - self.slots.free_count != len(self.placed):
+            raise IntegrityError(f"{len(self.placed)} requests have slots, {self.slots.free_count} are free")
+        owned = sum(len(request.blocks) for request in self.placed)
         if self.blocks.count - self.blocks.free_count != owned:
             raise IntegrityError(f"{owned} blocks are in use, {self.blocks.free_count} are free")
         kept = [request for request in self.waiting if request.kept is not None]
@@ -201,13 +189,38 @@ class Scheduler:
             raise IntegrityError(f"{kept} are swapped out, the host keeps {self._room.owners}")
 
     def _can_admit(self, request: Request) -> bool:
-        """Whether there is room, and the host knows all of its tokens."""
-        has_room = self.slots.can_allocate() and self.blocks.can_allocate(self.kv.blocks_for(request.known))
-        return has_room and request.arrived == request.known
+        """Whether the host knows all of its tokens, and there is room, at the cost of what is kept of ended ones."""
+        if request.arrived != request.known:
+            return False
+        slots, blocks = 1, self.kv.blocks_for(request.known)
+        source = request.source if request.source in self.kept else None
+        if source is not None:
+            slots, blocks = 0, blocks - len(source.blocks)
+        others = [kept for kept in self._droppable() if kept is not source]
+        there = self.blocks.free_count + sum(len(kept.blocks) for kept in others)
+        if self.slots.free_count + len(others) < slots or there < blocks:
+            return False
+        while not (self.slots.can_allocate(slots) and self.blocks.can_allocate(blocks)):
+            self._drop(others.pop(0))
+        return True
+
+    def _droppable(self) -> list[Request]:
+        """What is kept, longest kept first; behind it, what requests that wait are to go on from."""
+        wanted = {request.source for request in self.waiting}
+        return sorted(self.kept, key=wanted.__contains__)
+
+    def _drop(self, kept: Request) -> None:
+        self.release(kept)
+        self.counts.kept_dropped += 1
 
     def _admit(self, request: Request, step: Step) -> None:
-        [request.slot] = self.slots.allocate(request)
-        request.blocks = self.blocks.allocate(request, self.kv.blocks_for(request.known))
+        source, request.source = request.source, None
+        if source in self.kept:
+            self._go_on(request, source)
+        else:
+            [request.slot] = self.slots.allocate(request)
+        missing = self.kv.blocks_for(request.known) - len(request.blocks)
+        request.blocks += self.blocks.allocate(request, missing)
         self.running.append(request)
         if request.kept is None:
             request.phase = Phase.PREFILL
@@ -217,6 +230,15 @@ class Scheduler:
         step.swapped_in.append(request)
         self.counts.swaps_in += 1
         self.counts.swap_bytes += self._room.give_back(request)
+
+    def _go_on(self, request: Request, source: Request) -> None:
+        """Take over the slot and the blocks of a kept request, whose tokens ``request`` begins with."""
+        del self.kept[source]
+        self.slots.hand_over(source, request)
+        self.blocks.hand_over(source, request)
+        request.slot, request.blocks, source.slot, source.blocks = source.slot, source.blocks, None, []
+        request.computed, request.behind = source.computed, source.decode_runs[-1]
+        self.counts.continued_tokens += request.computed
 
     def _take_chunk(self, request: Request, budget: int, step: Step) -> int:
         """Give a request in PREFILL as many of its tokens as the budget holds. Returns how many."""
@@ -236,6 +258,8 @@ class Scheduler:
         while self.kv.blocks_for(request.computed + 1) > len(request.blocks):
             if self.blocks.can_allocate():
                 request.blocks += self.blocks.allocate(request)
+            elif self.kept:
+                self._drop(self._droppable()[0])
             else:
                 victim = self.running[-1]
                 self.preempt(victim)

@@ -9,7 +9,7 @@ from statewise.cache.host import to_device
 from statewise.cache.mamba import MambaPool
 from statewise.cache.paged_kv import PagedKV
 from statewise.engine.request import Request
-from statewise.engine.scheduler import Eviction
+from statewise.engine.step import Eviction
 
 
 class SwapSpace:

@@ -50,8 +50,7 @@ class Mamba2Mixer(nn.Module):
         """scratch: of at least as many rows as decode, for the backend that uses it; None: it allocates."""
         decode, norm = batch.decode_count, self._norm()
         z, xBC, dt = self._split(hidden)
-        A = -torch.exp(self.A_log) if self.A is None else self.A
-        parts = []
+        A, parts = self._A(), []
         if decode:
             slots = batch.decode_slots
             parts.append(self._decode(xBC[:decode], dt[:decode], z[:decode], A, slots, cache, scratch, norm))
@@ -71,7 +70,7 @@ class Mamba2Mixer(nn.Module):
         z, xBC, dt = self._split(hidden)
         with torch.autocast(hidden.device.type, enabled=False):
             x, B, C = self._heads(causal_conv_rows(xBC, self._conv_weight(), self.conv1d.bias))
-            A = -torch.exp(self.A_log)
+            A = -torch.exp(self.A_log)  # not what `prepare` has kept: it has no gradient
             y = ssd_rows(x, dt, A, B, C, D=self.D, dt_bias=self.dt_bias, dt_limit=config.dt_limit)
             y = gated_rms_norm(y.flatten(-2), z, norm_weight, **self._norm(), norm_before_gate=False)
         return self.out_proj(y)
@@ -122,6 +121,25 @@ class Mamba2Mixer(nn.Module):
             scratch=scratch,
             prefetch=True,  # the matrix product in front, an ordinary launch, writes none of the caches
         )
+
+    def fold(self, cache: MambaLayerCache, slots: Tensor) -> None:
+        """Fold the pending rows of ``slots``, (n,), into their states."""
+        self.ops.fold_pending(
+            cache.state,
+            cache.x_ring,
+            cache.B_ring,
+            cache.dt_ring,
+            self._A(),
+            slots,
+            ring_start=cache.ring_start,
+            pending=cache.pending,
+            window=cache.checkpoint_interval,
+            rand_seed=cache.rand_seed,
+            rand_layer=cache.layer_index,
+        )
+
+    def _A(self) -> Tensor:
+        return -torch.exp(self.A_log) if self.A is None else self.A
 
     def _conv_weight(self) -> Tensor:
         return self.conv1d.weight.squeeze(1) if self.conv_weight is None else self.conv_weight

@@ -121,6 +121,12 @@ class HybridModel(nn.Module):
             residual, update = layer(residual, update, batch, caches)
         return residual if update is None else residual + update
 
+    def fold(self, pool: MambaPool, slots: Tensor) -> None:
+        """Fold the pending rows of ``slots``, (n,), into their states, in every layer. Leaves the trackers."""
+        mixers = [module for module in self.modules() if isinstance(module, Mamba2Mixer)]  # in the order of the layers
+        for index, mixer in enumerate(mixers):
+            mixer.fold(pool.layer(index), slots)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Norm and head of some rows of `hidden`: (rows, hidden_size) to (rows, vocab_size), dtype as in `forward`."""
         return widened(self.head(hidden))
