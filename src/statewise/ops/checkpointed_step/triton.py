@@ -49,9 +49,10 @@ def rule(rows: int, shape: StepShape) -> Launch:
     """From measurements on an H200 with 128 states; see docs/log.md.
 
     One kernel pays while restoring states is hidden behind the kernel in front (prefetch), or where launches are all
-    that counts.
+    that counts. Rings longer than 32 rows of 128 states do not fit its registers.
     """
-    if rows <= (1024 if shape.prefetch else 256):
+    fits = shape.block_w * block_n(shape.state_size) <= 4096
+    if fits and rows <= (1024 if shape.prefetch else 256):
         return Launch(True, _block_p(2048 if rows <= 128 else 4096, shape))
     return split_rule(rows, shape)
 

@@ -41,7 +41,9 @@ def launch_parameters(rows: int, shape: StepShape, device: torch.device | None) 
 def rule(rows: int, shape: StepShape) -> Launch:
     """Those of the checkpointed step, but one kernel for fewer rows: here the other form costs no launch more."""
     chosen = step.rule(rows, shape) if rows <= 256 else step.split_rule(rows, shape)
-    return Launch(**vars(chosen))
+    # A program holds the coefficients of all heads of a group: 32 a thread.
+    warps = max(2, min(8, shape.heads_per_group * shape.block_w // 1024))
+    return Launch(**vars(chosen), append_warps=next_power_of_2(warps))
 
 
 def mixer_step(
