@@ -206,7 +206,7 @@ class Scheduler:
 
     def _droppable(self) -> list[Request]:
         """What is kept, longest kept first; behind it, what requests that wait are to go on from."""
-        wanted = {request.source for request in self.waiting}
+        wanted = {request.source for request in self.waiting} if self.kept else set()
         return sorted(self.kept, key=wanted.__contains__)
 
     def _drop(self, kept: Request) -> None:
