@@ -182,21 +182,6 @@ def test_integrity_is_looked_at_on_the_device(damage, message):
         built.check_integrity()
 
 
-def test_a_chunk_never_goes_on_from_pending_rows():
-    """More of a prompt for a request that decodes is refused: prefill would lose its rows. W = 1 has none."""
-    for interval, is_right in ((16, False), (1, True)):
-        built = engine(checkpoint_interval=interval)
-        request = built.submit(PROMPT, greedy(), LETTERS)
-        for _ in range(4):
-            built.step()
-        request.phase = Phase.PREFILL
-        if is_right:
-            built.runner._mixed(built.scheduler.schedule())
-            continue
-        with pytest.raises(IntegrityError, match="would go on from a slot with 3 pending rows"):
-            built.runner._mixed(built.scheduler.schedule())
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
