@@ -8,7 +8,7 @@ from torch import Tensor
 
 from statewise.cache.mamba import MambaLayerCache, MambaPool
 from statewise.cache.spec import MambaSpec
-from statewise.ops import move_slots
+from statewise.ops import fold_pending, move_slots
 from statewise.ops.backend import Ops
 from statewise.ops.mixer_step.scratch import Scratch
 from statewise.verify.target import Target
@@ -174,26 +174,21 @@ def folded_state(cache: MambaLayerCache, A: Tensor, slots: Tensor) -> Tensor:
 
     A: (H,), float64.
     """
-    state = cache.state[slots].double()
-    n, rows = len(slots), cache.B_ring.shape[2]
-    if rows == 0:
-        return state
-    age = torch.arange(rows, device=slots.device)
-    start, live = cache.ring_start[slots].long(), cache.pending[slots].long()
-    place, is_live = (start[:, None] + age) % rows, age < live[:, None]  # (n, R), oldest first
-
-    def ordered(ring: Tensor) -> Tensor:  # (n, H or G, R, ...), zeros where dead
-        kept = ring[slots[:, None], :, place].double()
-        return torch.where(is_live.view(n, rows, *[1] * (kept.dim() - 2)), kept, 0).movedim(1, 2)
-
-    dt = ordered(cache.dt_ring)
-    total = (A[:, None] * dt).cumsum(-1)
-    last = total[..., -1:]
-    x = ordered(cache.x_ring) * ((last - total).exp() * dt)[..., None]
-    B = ordered(cache.B_ring)
-    x = x.view(n, B.shape[1], -1, rows, x.shape[-1])
-    added = x.mT @ B[:, :, None]
-    return last.exp()[..., None] * state + added.view_as(state)
+    state, own = cache.state[slots].double(), torch.arange(len(slots), device=slots.device)
+    if cache.checkpoint_interval > 1:
+        x_ring, B_ring, dt_ring = (ring[slots].double() for ring in (cache.x_ring, cache.B_ring, cache.dt_ring))
+        fold_pending(
+            state,
+            x_ring,
+            B_ring,
+            dt_ring,
+            A,
+            own,
+            ring_start=cache.ring_start[slots],
+            pending=cache.pending[slots],
+            window=cache.checkpoint_interval,
+        )
+    return state
 
 
 def same_bits(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
