@@ -120,8 +120,10 @@ class _Side:
 
     def batch_of(self, tokens: Tensor, start: int, is_decode: bool) -> Batch:
         """tokens: (rows, T), the first of which is token ``start`` of its request."""
+        used = -(-(start + tokens.shape[1]) // self.block_size)  # more would be gathered, and masked
         rows = [
-            Row(own.tolist(), start, slot, self.blocks[slot], wants_all_logits=True) for slot, own in enumerate(tokens)
+            Row(own.tolist(), start, slot, self.blocks[slot][:used], wants_all_logits=True)
+            for slot, own in enumerate(tokens)
         ]
         decode, prefill = (rows, []) if is_decode else ([], rows)
         return make_batch(decode, prefill, self.block_size, self.device)
