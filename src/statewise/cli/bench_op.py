@@ -19,15 +19,13 @@ from statewise.cli.bench_layer import (
     shape_of,
     write_report,
 )
-from statewise.cli.options import expect_positive
+from statewise.cli.options import KERNEL_STATES, expect_positive
 from statewise.errors import BackendError
 
 if TYPE_CHECKING:
     from statewise.bench.contenders import Contender
     from statewise.bench.op import Row
     from statewise.bench.workload import Shape
-
-STATES = ("float32", "bfloat16", "float16")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-dtype",
         nargs="+",
-        choices=STATES,
+        choices=KERNEL_STATES,
         default=["float32", "bfloat16"],
         metavar="DTYPE",
-        help=f"of {', '.join(STATES)} (default float32 bfloat16)",
+        help=f"of {', '.join(KERNEL_STATES)} (default float32 bfloat16)",
     )
     add_layer_options(parser)
 

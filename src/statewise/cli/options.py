@@ -11,6 +11,8 @@ from statewise.demo.shipped import NAME, model_folder
 from statewise.engine.request import SamplingParams
 from statewise.errors import ConfigError
 
+KERNEL_STATES = ("float32", "float16", "bfloat16")  # dtypes of states that kernels take
+
 _TYPES = {"int": int, "float": float, "str": str, "int | float | str": str, "int | None": int}
 
 

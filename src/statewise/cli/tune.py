@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from statewise import __version__
-from statewise.cli.options import add_model, expect_positive, expect_writable
+from statewise.cli.options import KERNEL_STATES, add_model, expect_positive, expect_writable
 from statewise.errors import BackendError, ConfigError
 from statewise.models.families import read_config
 from statewise.ops.backend import gpu_obstacle
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from statewise.bench.workload import Shape
 
 SUMMARY = "measure launch parameters on this GPU and write them to a table"
-STATES = ("float32", "float16", "bfloat16")
 # Flag -> its default and what it is. None is given to argparse: a model and a shape exclude each other.
 DIMENSIONS = {
     "heads": (128, "heads"),
@@ -46,7 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(flag, type=int, metavar="N", help=f"{meaning} (default {default})")
     parser.add_argument("--checkpoint-interval", type=int, default=16, metavar="W", help="W (default 16)")
     parser.add_argument(
-        "--state-dtype", nargs="+", default=["float32", "bfloat16"], metavar="DTYPE", help=f"of {', '.join(STATES)}"
+        "--state-dtype",
+        nargs="+",
+        default=["float32", "bfloat16"],
+        metavar="DTYPE",
+        help=f"of {', '.join(KERNEL_STATES)}",
     )
     ops = list(PARAMETERS)
     parser.add_argument("--op", nargs="+", choices=ops, default=ops, metavar="OP", help=f"of {', '.join(ops)}")
@@ -137,8 +140,8 @@ def _shape(arguments: argparse.Namespace) -> "Shape":
 
 def _expect_possible(arguments: argparse.Namespace) -> None:
     for name in arguments.state_dtype:
-        if name not in STATES:
-            raise ConfigError(f"state_dtype is {name!r}, expected one of {', '.join(STATES)}")
+        if name not in KERNEL_STATES:
+            raise ConfigError(f"state_dtype is {name!r}, expected one of {', '.join(KERNEL_STATES)}")
     expect_positive("batch", arguments.batch)
     expect_positive("jobs", [arguments.jobs])
 

@@ -110,8 +110,8 @@ class _Side:
         plan = make_plan(shape, config)
         self.device, self.ops, self.spec = torch.device(config.device), plan.ops, plan.mamba
         self.model: HybridModel = load_model(folder, shape, plan.ops, plan.dtype, self.device)
-        self.block_size = plan.kv.block_size
-        each = -(-tokens // self.block_size)
+        self.kv = plan.kv
+        each = plan.kv.blocks_for(tokens)
         self.blocks = [list(range(row * each, (row + 1) * each)) for row in range(rows)]
         seed = torch.full((1,), FIRST_SEED, dtype=torch.int64, device=self.device)
         self.pool = MambaPool(plan.mamba, rows, self.device, rand_seed=seed if config.stochastic_rounding else None)
@@ -120,13 +120,13 @@ class _Side:
 
     def batch_of(self, tokens: Tensor, start: int, is_decode: bool) -> Batch:
         """tokens: (rows, T), the first of which is token ``start`` of its request."""
-        used = -(-(start + tokens.shape[1]) // self.block_size)  # more would be gathered, and masked
+        used = self.kv.blocks_for(start + tokens.shape[1])  # more would be gathered, and masked
         rows = [
             Row(own.tolist(), start, slot, self.blocks[slot][:used], wants_all_logits=True)
             for slot, own in enumerate(tokens)
         ]
         decode, prefill = (rows, []) if is_decode else ([], rows)
-        return make_batch(decode, prefill, self.block_size, self.device)
+        return make_batch(decode, prefill, self.kv.block_size, self.device)
 
     def prefill(self, tokens: Tensor, start: int) -> Tensor:
         """Logits at every token, (rows, T, V)."""

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from statewise.ops.common import accumulation_dtype, finish, time_step
+from statewise.ops.fold_pending.reference import folded
 from statewise.ops.rounding import to_stored
 from statewise.ops.state_step.reference import recur
 
@@ -39,11 +40,7 @@ def checkpointed_step(
         if src < 0 or own < 0:
             continue
         start, live = int(ring_start[own]), int(pending[own])
-        current = state[src].to(acc)
-        for j in range(live):
-            r = (start + j) % ring_rows
-            x_old, B_old = x_ring[own, :, r].to(acc), B_ring[own, :, r].to(acc)
-            _, current = recur(current, x_old, dt_ring[own, :, r].to(acc), A, B_old, B_old)
+        current = folded(state[src].to(acc), x_ring[own], B_ring[own], dt_ring[own], start, live, A)
         if live + tokens > window:
             own_slot = write_slots[row : row + 1]
             state[own] = to_stored(current[None], state.dtype, own_slot, rand_seed, rand_layer)[0]
