@@ -181,8 +181,7 @@ def test_it_measures_prints_and_writes_a_table_that_is_then_used(pretend, capsys
             call, advance = make(w)
 
             def step(d):
-                call(d)
-                d.out *= 2
+                return call(d) * 2
 
             return step, advance
 

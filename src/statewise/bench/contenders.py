@@ -17,7 +17,7 @@ from statewise.integrations.flashinfer_steps import Steps, tied
 from statewise.ops import checkpointed_step, state_step
 
 Step = Callable[[], None]
-Call = Callable[[Any], None]  # of a Layer: runs its step, leaves the outputs in ``layer.out``
+Call = Callable[[Any], Tensor]  # of a Layer: runs its step and returns the outputs, in ``layer.out`` or its own
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def _double(t: Tensor) -> Tensor:
 
 
 def _our_plain(w: Workload) -> tuple[Call, None]:
-    def call(d: Layer) -> None:
-        d.out = state_step(
+    def call(d: Layer) -> Tensor:
+        return state_step(
             d.x,
             d.dt,
             d.A,
@@ -87,9 +87,9 @@ def _our_plain(w: Workload) -> tuple[Call, None]:
 
 
 def _our_checkpointed(w: Workload) -> tuple[Call, None]:
-    def call(d: Layer) -> None:
+    def call(d: Layer) -> Tensor:
         # The promise of prefetch holds: no other layer writes this one's caches.
-        d.out = checkpointed_step(**step_arguments(d, w), prefetch=True, backend="triton")[:, 0]
+        return checkpointed_step(**step_arguments(d, w), prefetch=True, backend="triton")[:, 0]
 
     return call, None
 
@@ -100,11 +100,12 @@ def _flashinfer_plain(algorithm: str) -> Callable[[Workload], tuple[Call, None]]
         # It wants one dtype for dt, D and dt_bias: here that of dt, so that it has nothing to cast.
         weights = {id(d): (d.D.to(d.dt.dtype), d.dt_bias.to(d.dt.dtype)) for d in w.layers}
 
-        def call(d: Layer) -> None:
+        def call(d: Layer) -> Tensor:
             D, bias = weights[id(d)]
             steps.state_step(
                 d.x, d.dt, d.A, d.B, d.C, d.state, read_slots=w.slots, D=D, dt_bias=bias, out=d.out, algorithm=algorithm
             )
+            return d.out
 
         return call, None
 
@@ -115,8 +116,9 @@ def _flashinfer(algorithm: str) -> Callable[[Workload], tuple[Call, None]]:
     def make(w: Workload) -> tuple[Call, None]:
         steps = Steps(w.batch)
 
-        def call(d: Layer) -> None:
+        def call(d: Layer) -> Tensor:
             steps.checkpointed_step(**step_arguments(d, w), out=d.out[:, None], algorithm=algorithm)
+            return d.out
 
         return call, None
 
@@ -128,12 +130,13 @@ def _vllm_plain(w: Workload) -> tuple[Call, None]:
 
     weights = {id(d): tied(d.A, d.D, d.dt_bias, d.dt, d.state) for d in w.layers}
 
-    def call(d: Layer) -> None:
+    def call(d: Layer) -> Tensor:
         A, D, bias, dt = weights[id(d)]
         selective_state_update(
             d.state, d.x, dt, A, d.B, d.C, D, bias, dt_softplus=True, state_batch_indices=w.slots,
             dst_state_batch_indices=w.slots, null_block_id=-1, out=d.out,
         )  # fmt: skip
+        return d.out
 
     return call, None
 
@@ -159,12 +162,13 @@ def _vllm_replay(w: Workload) -> tuple[Call, Step]:
         for d in w.layers
     }
 
-    def call(d: Layer) -> None:
+    def call(d: Layer) -> Tensor:
         A, D, bias, dt = weights[id(d)]
         replay(
             d.state, d.x, dt, A, d.B, d.C, D, bias, dt_softplus=True, max_cache_len=rows,
             state_batch_indices=w.slots, null_block_id=-1, out=d.out, **rings[id(d)], **shared,
         )  # fmt: skip
+        return d.out
 
     def advance() -> None:
         shared["write_pos"].copy_((shared["write_pos"] + 1) % rows)
@@ -178,10 +182,11 @@ def _mamba_ssm(w: Workload) -> tuple[Call, None]:
 
     weights = {id(d): tied(d.A, d.D, d.dt_bias, d.dt, d.state) for d in w.layers}
 
-    def call(d: Layer) -> None:
+    def call(d: Layer) -> Tensor:
         A, D, bias, dt = weights[id(d)]
-        d.out = selective_state_update(
+        out: Tensor = selective_state_update(
             d.state, d.x, dt, A, d.B, d.C, D, dt_bias=bias, dt_softplus=True, state_batch_indices=w.slots
         )
+        return out
 
     return call, None

@@ -71,7 +71,7 @@ class PrefillWorkload:
             state=self.normal(slots, s.heads, s.head_dim, s.state_size, dtype=torch.float32),
             window=self.normal(slots, WIDTH - 1, channels).mT,
             convolved=torch.empty(0, device="cuda"),
-            y=torch.empty(length, s.heads, s.head_dim, device="cuda", dtype=torch.bfloat16),
+            y=torch.empty(0, device="cuda"),
         )
 
     def parts(self, d: PrefillLayer) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,6 +169,7 @@ def _vllm_scan(chunk_size: int) -> Make:
 
         def call(d: PrefillLayer) -> None:
             x, B, C = w.parts(d)
+            d.y = torch.empty(x.shape, device="cuda", dtype=x.dtype)
             mamba_chunk_scan_combined_varlen(
                 x, d.dt, d.A, B, C, chunk_size, w.cu_seqlens, cu_chunks, last, owners, d.y, D=d.D, dt_bias=d.dt_bias,
                 initial_states=d.state[w.slots] if w.has_initial else None, dt_softplus=True, state_dtype=d.state.dtype,

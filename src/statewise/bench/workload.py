@@ -50,7 +50,7 @@ def floor_bytes(shape: Shape, batch: int, state_dtype: torch.dtype) -> float:
     return batch * (state * (1 + 1 / shape.window) + (shape.window + 1) / 2 * row + row + io)
 
 
-@dataclass
+@dataclass(frozen=True)  # a CUDA graph goes on writing to a tensor that a layer no longer holds
 class Layer:
     """Caches and inputs of one layer. Shapes: `statewise.ops.checkpointed_step` with T = 1, without the T dimension."""
 
