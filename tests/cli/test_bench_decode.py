@@ -28,6 +28,8 @@ def test_both_modes_at_each_batch_the_ceiling_first(tmp_path, capsys):
     report = json.loads(files[0].read_text())
     assert report["options"]["preset"] == "tiny-hybrid"
     assert report["first_plan"]["backend"].startswith("torch")
+    needed, _, budget = report["first_plan"]["caches"].partition(" of ")
+    assert needed == budget
     assert (report["bandwidth"], report["bandwidth_from"]) == (1e9, "as given")
     assert (report["matrix_rate"], report["matrix_rate_from"]) == (1e9, "as given")
     assert [(row["state_dtype"], row["batch"]) for row in report["rows"]] == [("float32", 1), ("float32", 3)]

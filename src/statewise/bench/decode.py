@@ -19,7 +19,7 @@ from statewise.bench.decode_weights import model_over
 from statewise.bench.rates import wait
 from statewise.config import EngineConfig, ModelConfig
 from statewise.engine.core import Engine
-from statewise.engine.plan import make_plan
+from statewise.engine.plan import Plan, make_plan
 from statewise.engine.request import Request, SamplingParams
 from statewise.errors import StatewiseError
 
@@ -100,10 +100,15 @@ def exact_configs(base: EngineConfig, load: Load, extra: int = 0) -> dict[str, E
     return {OURS: ours, PLAIN: replace(ours, checkpoint_interval=1)}
 
 
-def build_engine(weights: dict[str, Tensor], model: ModelConfig, config: EngineConfig) -> Engine:
-    """An engine over shared weights, its kernels compiled first. Its budget is what its plan needs."""
+def fitted(model: ModelConfig, config: EngineConfig) -> tuple[EngineConfig, Plan]:
+    """The configuration and its plan, the budget being what the plan needs."""
     config = replace(config, memory=make_plan(model, config).cache_bytes)
-    plan = make_plan(model, config)
+    return config, make_plan(model, config)
+
+
+def build_engine(weights: dict[str, Tensor], model: ModelConfig, config: EngineConfig) -> Engine:
+    """An engine over shared weights, its kernels compiled first."""
+    config, plan = fitted(model, config)
     plan.ops.warm_up()
     return Engine(model_over(weights, model, plan.ops), plan, config)
 

@@ -20,7 +20,7 @@ from statewise.cli.bench_layer import add_output_options, console, expect_output
 from statewise.cli.options import add_engine_options, add_model, engine_config
 from statewise.config import EngineConfig, ModelConfig, format_bytes
 from statewise.engine.budget import free_memory
-from statewise.engine.plan import Plan, device_of, make_plan
+from statewise.engine.plan import Plan, device_of
 from statewise.errors import ConfigError, MemoryBudgetError
 from statewise.eval.provenance import machine, versions
 from statewise.models.families import read_config
@@ -95,7 +95,7 @@ def _name_and_value(text: str) -> tuple[str, Any]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from statewise.bench.decode import Load
+    from statewise.bench.decode import Load, fitted
     from statewise.bench.decode_report import ceiling_table, left_out_lines, shares_table, table
     from statewise.bench.decode_session import Session, make_cases
     from statewise.bench.decode_shares import EXTRA_TOKENS
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     model = read_preset(arguments.preset) if arguments.preset else read_config(folder)
     loads = [Load(batch, arguments.context, arguments.tokens) for batch in dict.fromkeys(arguments.batch)]
     cases = make_cases(model, bases, loads, extra=EXTRA_TOKENS if arguments.shares else 0)
-    plan = make_plan(model, cases[0].configs["statewise"])
+    _, plan = fitted(model, cases[0].configs["statewise"])
     weights = _weights(arguments, model, plan, device)
     rates = rates_of(device, plan.dtype, arguments.bandwidth, arguments.matrix_rate)
     session, screen = Session(model, weights, cases, rates), console()

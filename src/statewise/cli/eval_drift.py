@@ -144,7 +144,8 @@ def _measure_model(arguments: argparse.Namespace, found: "list[Way]", done: Call
                 lambda point: f"{point.kl:.1e} ({point.flips:.2%})"
             ),
         },
-        f"{arguments.rows} texts against float64, {folder.name if folder != FOLDER else NAME}, float32 activations",
+        f"{'one text' if arguments.rows == 1 else f'{arguments.rows} texts'} against float64, "
+        f"{folder.name if folder != FOLDER else NAME}, float32 activations",
         ("state", "logits"),
     )
 
