@@ -246,6 +246,11 @@ def test_data_that_is_not_there(capsys, demo_folder, data, monkeypatch):
     assert "install 'statewise[eval]'" in refused(capsys, "gsm8k", demo_folder)
 
 
+def test_data_that_is_nested_too_deeply(capsys, demo_folder, data):
+    (data / "test.jsonl").write_text("[" * 100_000)
+    assert "test.jsonl line 1 is not JSON" in refused(capsys, "gsm8k", demo_folder, "--data", data)
+
+
 def test_a_model_that_is_not_there(capsys, data, tmp_path):
     assert "does not exist" in refused(capsys, "gsm8k", tmp_path / "none", "--data", data)
 
@@ -261,8 +266,22 @@ def test_results_of_another_run(capsys, demo_folder, data, scholar, tmp_path):
     (tmp_path / "r.completions.jsonl").unlink()
     assert "r.json is of another run: sampling.max_tokens" in refused(capsys, *start, "--max-tokens", "7")
     assert out.read_bytes() == before
-    out.write_text("{}")
-    assert "holds something else than results" in refused(capsys, *start)
+    for content in ("{}", '{"run": 5}', "[" * 100_000):
+        out.write_text(content)
+        assert "holds something else than results" in refused(capsys, *start)
+
+
+def test_results_that_the_disk_does_not_take(capsys, demo_folder, data, scholar, tmp_path):
+    """The completions are kept: with room again, the same command writes the results and asks nothing."""
+    out = tmp_path / "r.json"
+    in_the_way = tmp_path / "r.json.new"
+    in_the_way.mkdir()
+    start = ["gsm8k", demo_folder, "--data", data, "--output", out]
+    assert "r.json cannot be written: Is a directory; the completions are kept" in refused(capsys, *start)
+    in_the_way.rmdir()
+    assert main(["eval", *map(str, start)]) == 0
+    assert len(scholar) == 1
+    assert json.loads(out.read_text())["scores"]["checkpointed"]["strict"]["total"] == 8
 
 
 def test_a_run_of_another_task_is_told_by_its_task(capsys, demo_folder, data, scholar, tmp_path):
@@ -300,3 +319,12 @@ def test_another_model_in_the_same_folder(capsys, broken, data, scholar, tmp_pat
     weights = broken / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
     assert "is of another run: model_sha256.weights is" in refused(capsys, *start)
+
+
+def test_another_end_of_text_in_the_same_folder(capsys, broken, data, scholar, tmp_path):
+    """`generation_config.json` may name it, and so decides the answers."""
+    start = ["gsm8k", broken, "--data", data, "--output", tmp_path / "r.json"]
+    assert main(["eval", *map(str, start)]) == 0
+    capsys.readouterr()
+    (broken / "generation_config.json").write_text('{"eos_token_id": 35}')
+    assert "is of another run: model_sha256.generation_config is" in refused(capsys, *start)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -74,13 +75,29 @@ def test_a_file_of_something_else_is_left_alone(tmp_path, content):
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("{", "line 3 is not JSON"), ("[1]", r"line 3 is '\[1\]', expected an object"), ('{"mode": 1}', "no completion")],
+    [
+        ("{", "line 3 is not JSON"),
+        ("[" * 100_000, "line 3 is not JSON"),
+        ("[1]", r"line 3 is '\[1\]', expected an object"),
+        ('{"mode": 1}', "no completion"),
+        *(
+            (json.dumps(asdict(completion(0)) | {name: value}), f"line 3 is no completion: {name} is ")
+            for name, value in (("mode", [1]), ("index", "0"), ("text", 5), ("token_ids", 5), ("seconds", "x"))
+        ),
+    ],
 )
 def test_a_damaged_line_in_the_middle(path, line, message):
     lines = path.read_text().splitlines()
     lines[2] = line
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError, match=message):
+        Records(path, RUN, {})
+
+
+def test_a_damaged_first_line(path):
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(['{"run": [1]}', *lines[1:]]) + "\n")
+    with pytest.raises(DataError, match="line 1 holds no run"):
         Records(path, RUN, {})
 
 

@@ -172,7 +172,8 @@ def _expect_own_report(output: Path, described: dict[str, Any]) -> None:
         return
     try:
         there = json.loads(output.read_text(encoding="utf-8"))["run"]
-    except (ValueError, KeyError, TypeError) as error:
+        there.keys()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{output} holds something else than results; name another output") from error
     expect_same_run(output, there, described)
 
@@ -188,10 +189,14 @@ def _ask(exam: Exam, model: Path, modes: dict[str, EngineConfig], records: Recor
 
 
 def _write(output: Path, results: dict[str, object]) -> None:
-    """Whole or not at all."""
+    """Whole or not at all. Raises DataError if the disk takes no more; the completions are kept."""
     scratch = output.with_name(output.name + ".new")
-    scratch.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    scratch.replace(output)
+    try:
+        scratch.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        scratch.replace(output)
+    except OSError as error:
+        why = f"{output} cannot be written: {error.strerror}; the completions are kept, the same command goes on"
+        raise DataError(why) from error
 
 
 def _print(console: Console, exam: Exam, scored: list[Scored], configs: list[EngineConfig]) -> None:

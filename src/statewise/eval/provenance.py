@@ -40,19 +40,23 @@ def machine() -> dict[str, object]:
 
 
 def model_hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of the config, the tokenizer and all weights of a model, names of the weights' files included.
+    """SHA-256 of the configs, the tokenizer and all weights of a model, names of the weights' files included.
 
+    `generation_config.json` may say where a text ends; "none" where there is none.
     Raises CheckpointError for a file that is missing or cannot be read.
     """
     weights = weight_files(folder)
+    generation = folder / "generation_config.json"
     files = [folder / "config.json", folder / "tokenizer.json", *weights]
     try:
         with ThreadPoolExecutor(max_workers=8) as pool:  # hashing leaves the interpreter's lock
             config, tokenizer, *each = pool.map(_sha256, files)
+        ends = _sha256(generation) if generation.exists() else "none"
     except OSError as error:
         raise CheckpointError(f"{folder}: {error.filename} cannot be read: {error.strerror}") from error
     names = [file.name for file in weights]
-    return {"config": config, "tokenizer": tokenizer, "weights": hash_of(list(zip(names, each, strict=True)))}
+    whole = hash_of(list(zip(names, each, strict=True)))
+    return {"config": config, "generation_config": ends, "tokenizer": tokenizer, "weights": whole}
 
 
 def hash_of(items: Sequence[object]) -> str:

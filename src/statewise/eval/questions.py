@@ -45,7 +45,7 @@ def _parse(path: Path, number: int, line: str) -> Question:
     expected = 'a JSON object with the strings "question" and "answer"'
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} line {number} is not JSON: {error}; expected {expected}") from error
     question, answer = (record.get(key) if isinstance(record, dict) else None for key in ("question", "answer"))
     if not isinstance(question, str) or not isinstance(answer, str):

@@ -9,7 +9,7 @@ A line is written at once and handed to the system, so only a line that was bein
 
 import fcntl
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,16 @@ from typing import Any, Self
 from statewise.errors import ConfigError, DataError
 
 HEAD = b'{"run": '  # how a file begins
+_KINDS: dict[str, type | tuple[type, ...]] = {  # of a completion's fields as JSON gives them
+    "mode": str,
+    "index": int,
+    "text": str,
+    "token_ids": list,
+    "finish_reason": str,
+    "error": (str, type(None)),
+    "session": int,
+    "seconds": (int, float),
+}
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,10 @@ class Records:
         if not (lines or [torn])[0].startswith(HEAD[: len(content)]):
             raise DataError(f"{self.path} holds something else than completions; name another output")
         if lines:
-            expect_same_run(self.path, self._parse(1, lines[0])["run"], run)
+            there = self._parse(1, lines[0])["run"]
+            if not isinstance(there, dict):
+                raise DataError(f"{self.path} line 1 holds no run; mend it or name another output")
+            expect_same_run(self.path, there, run)
         for number, line in enumerate(lines[1:], 2):
             record = self._parse(number, line)
             if "started" in record:
@@ -106,7 +119,7 @@ class Records:
     def _parse(self, number: int, line: bytes) -> dict[str, Any]:
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(
                 f"{self.path} line {number} is not JSON: {error}; mend it or name another output"
             ) from error
@@ -115,9 +128,11 @@ class Records:
         return record
 
     def _completion(self, number: int, record: dict[str, Any]) -> Completion:
-        names = {item.name for item in fields(Completion)}
-        if record.keys() != names:
+        if record.keys() != _KINDS.keys():
             raise DataError(f"{self.path} line {number} is no completion: its keys are {', '.join(sorted(record))}")
+        wrong = [name for name, kinds in _KINDS.items() if not isinstance(record[name], kinds)]
+        if wrong:
+            raise DataError(f"{self.path} line {number} is no completion: {wrong[0]} is {record[wrong[0]]!r:.60}")
         return Completion(**record | {"token_ids": tuple(record["token_ids"])})
 
 
