@@ -194,7 +194,9 @@ class EngineConfig:
         "state and KV blocks wait on the host)",
     )
     swap_memory: int | float | str = option(
-        "4GiB", "most memory on the host for requests that are swapped out; what does not fit is recomputed"
+        "4GiB",
+        "most memory on the host for requests that are swapped out; what does not fit is recomputed (with "
+        "deterministic nothing ever is, so there it is no limit)",
     )
     deterministic: bool = option(
         False,
@@ -271,7 +273,7 @@ def parse_memory(size: int | float | str, name: str = "memory") -> int | float:
     A number up to 1 is a share if it has a point: 1 is a byte, 1.0 everything. Raises ConfigError for anything else,
     zero included.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*|%)\s*", str(size).lower())
+    match = re.fullmatch(r"\s*(\d{1,400}(?:\.\d{1,400})?)\s*([a-z]*|%)\s*", str(size).lower())
     if match is None or match[2] not in (*_UNITS, "%"):
         raise ConfigError(
             f"{name} is {size!r}, expected bytes or a size like 512MiB or 80GiB, or a share of the GPU like 0.9 or 90%"

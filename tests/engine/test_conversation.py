@@ -34,6 +34,9 @@ def test_each_turn_sees_all_before_it_and_runs_its_own_tokens(llm):
 def test_a_stream_that_is_closed_and_prompts_that_cannot_be_served(llm):
     with llm.conversation() as talk:
         assert talk.is_new
+        for params in ("greedy", 0, {}):
+            with pytest.raises(ConfigError, match="expected SamplingParams"):
+                talk.generate(TURNS[0], params)
         assert talk.generate("", GREEDY).finish_reason == "error"
         assert talk.is_new
         stream = talk.stream(TURNS[0], GREEDY)

@@ -70,6 +70,12 @@ def test_abort_at_every_moment():
         ([1] * 80, "the prompt has 80 tokens, but a request has room for 80, one of them generated"),
         ([1, 31], "a token outside the vocabulary of 31"),
         ([-1], "a token outside the vocabulary of 31"),
+        ([1.5], r"the prompt is \[1.5\], expected a sequence of token ids"),
+        ([True], r"the prompt is \[True\], expected a sequence of token ids"),
+        ([None], "expected a sequence of token ids"),
+        ("ab", "the prompt is 'ab', expected a sequence of token ids"),
+        (5, "the prompt is 5, expected a sequence of token ids"),
+        (torch.tensor([1, 2]), "expected a sequence of token ids"),
     ],
 )
 def test_a_prompt_that_can_never_run_is_refused_and_the_others_go_on(prompt, message):
@@ -79,6 +85,27 @@ def test_a_prompt_that_can_never_run_is_refused_and_the_others_go_on(prompt, mes
         built.submit(prompt, greedy(), LETTERS)
     drain(built)
     assert good.finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("params", "decoder", "message"),
+    [
+        (None, LETTERS, "params is None, expected SamplingParams"),
+        ({"max_tokens": 3}, LETTERS, "expected SamplingParams"),
+        (greedy(), None, "decoder is None, expected one with a method decode"),
+    ],
+)
+def test_what_would_fail_in_a_step_is_refused_before_it(params, decoder, message):
+    built = engine()
+    good = built.submit(PROMPT, greedy(), LETTERS, keep=True)
+    with pytest.raises(RequestError, match=message):
+        built.submit(PROMPT, params, decoder)
+    while built.has_work:
+        built.step()
+    with pytest.raises(RequestError, match=message):
+        built.extend(good, PROMPT, params, decoder)
+    built.release(good)
+    drain(built)
 
 
 def test_memory_bounds_the_context():

@@ -133,6 +133,7 @@ def test_an_abort_keeps_nothing_and_the_text_goes_on_all_the_same():
     assert built.scheduler.slots.free_count == built.plan.slots
     waiting = built.extend(first, MORE, greedy(), LETTERS)
     built.abort(waiting)  # before it has run
+    assert waiting.source is None  # else each turn would hold all before it
     second = finished(built, built.extend(waiting, MORE, greedy(), LETTERS))
     assert second.prompt == (*PROMPT, *first.output, *MORE, *MORE)
     assert second.output == alone(second.prompt).output
@@ -151,6 +152,7 @@ def test_what_cannot_go_on_is_an_error():
     finished(built, runs)
     for tokens, params, message in (
         ([], greedy(), "tokens is empty"),
+        (5, greedy(), "tokens is 5, expected a sequence of token ids"),
         ([31], greedy(), "outside the vocabulary of 31"),
         ([1] * 80, greedy(), "but a request has room for 80"),
         (MORE, greedy(prompt_logprobs=1), "prompt_logprobs is given for a prompt that has run in part"),

@@ -43,8 +43,9 @@ def test_prompts_and_parameters_of_a_wrong_kind(llm):
     for prompts in (None, 5):
         with pytest.raises(ConfigError, match="expected text, token ids, or several of them"):
             llm.generate(prompts)
-    with pytest.raises(ConfigError, match="expected SamplingParams"):
-        llm.generate("a", {"temperature": 0})
+    for params in ({"temperature": 0}, {}, 0, False, "greedy", [None]):
+        with pytest.raises(ConfigError, match="expected SamplingParams"):
+            llm.generate("a", params)
 
 
 def test_each_prompt_may_have_its_own_parameters(llm):
@@ -86,6 +87,26 @@ def test_two_streams_share_the_engine_and_keep_their_own_pieces(llm):
     assert texts == [alone[0].text, alone[1].text]
     assert "".join(piece.text for piece in rest) == alone[2].text
     assert not llm.engine.has_work
+
+
+def test_requests_given_to_the_engine_itself_run_beside_those_of_a_stream(llm):
+    [alone] = llm.generate("one", GREEDY)
+    own = llm.engine.submit(tuple(b"two"), SamplingParams(temperature=0, max_tokens=6), llm.tokenizer)
+    [beside] = llm.generate("one", GREEDY)
+    assert beside.token_ids == alone.token_ids
+    assert (len(own.output), own.finish_reason) == (6, "length")
+
+
+@pytest.mark.parametrize("how", ["stepped to its end", "aborted"])
+def test_a_stream_whose_request_others_have_ended_ends(llm, how):
+    stream = llm.stream("one", GREEDY)
+    next(stream)
+    if how == "aborted":
+        llm.engine.abort(llm.engine.scheduler.running[0])
+    while llm.engine.has_work:
+        llm.engine.step()
+    reason = list(stream)[-1].output.finish_reason
+    assert reason == ("abort" if how == "aborted" else "length")
 
 
 def test_a_seed_gives_the_same_tokens_in_any_company(llm):

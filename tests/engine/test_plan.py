@@ -223,7 +223,23 @@ def test_memory_in_every_form(size, expected):
 
 
 @pytest.mark.parametrize(
-    "size", ["", "lots", "-1", "0.0", "0%", "101%", "1e3", math.nan, math.inf, True, "50%GiB", "%"]
+    "size",
+    [
+        "",
+        "lots",
+        "9" * 5000,
+        "0." + "9" * 5000,
+        "-1",
+        "0.0",
+        "0%",
+        "101%",
+        "1e3",
+        math.nan,
+        math.inf,
+        True,
+        "50%GiB",
+        "%",
+    ],
 )
 def test_memory_that_is_none(size):
     with pytest.raises(ConfigError, match=r"^memory is "):

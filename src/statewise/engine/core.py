@@ -19,7 +19,7 @@ from statewise.engine.integrity import check_trackers, check_unwritten
 from statewise.engine.phases import phases
 from statewise.engine.plan import Plan
 from statewise.engine.prompt_scores import PromptScores
-from statewise.engine.request import Phase, Request, SamplingParams, expect_possible
+from statewise.engine.request import Phase, Request, SamplingParams, expect_possible, token_ids
 from statewise.engine.runner import Output, Runner
 from statewise.engine.sampler import Sampler, as_top, token_logprobs
 from statewise.engine.sampling_batch import is_plain
@@ -79,12 +79,12 @@ class Engine:
     def submit(
         self, prompt: Sequence[int], params: SamplingParams, decoder: Decoder, index: int = 0, *, keep: bool = False
     ) -> Request:
-        """Queue a request. Raises RequestError for a prompt that can never run; nothing is queued then.
+        """Queue a request. Raises RequestError for what can never run; nothing is queued then.
 
         keep: its caches stay when it has ended by itself, for `extend`, until `release` or until others need the room.
         Raises EngineError once a step has failed.
         """
-        return self._queue(prompt, params, decoder, index, keep)
+        return self._queue(token_ids(prompt), params, decoder, index, keep)
 
     def extend(
         self, request: Request, tokens: Sequence[int], params: SamplingParams, decoder: Decoder, index: int = 0
@@ -102,12 +102,9 @@ class Engine:
             raise RequestError(f"{request} is not kept, or has been extended or released before")
         if request.phase is not Phase.FINISHED or request.finish_reason == "error":
             raise RequestError(f"{request} has not ended well, expected one that has")
-        if not tokens:
+        if not (new := token_ids(tokens, "tokens")):
             raise RequestError("tokens is empty, expected at least one to go on with")
-        if params.prompt_logprobs is not None:
-            raise RequestError("prompt_logprobs is given for a prompt that has run in part")
-        prompt = (*request.prompt, *request.output, *tokens)
-        return self._queue(prompt, params, decoder, index, True, source=request)
+        return self._queue((*request.prompt, *request.output, *new), params, decoder, index, True, source=request)
 
     def release(self, request: Request) -> None:
         """Give up the caches of an ended request that are kept for `extend`. No effect if there are none."""
@@ -116,7 +113,7 @@ class Engine:
 
     def _queue(
         self,
-        prompt: Sequence[int],
+        prompt: tuple[int, ...],
         params: SamplingParams,
         decoder: Decoder,
         index: int,
@@ -128,11 +125,13 @@ class Engine:
             raise RequestError("keep is given with deterministic: where chunks begin would depend on other requests")
         limit = self.plan.max_context
         expect_possible(prompt, params, self.vocab_size, limit)
+        if source is not None and params.prompt_logprobs is not None:
+            raise RequestError("prompt_logprobs is given for a prompt that has run in part")
         seed = secrets.randbits(63) if params.seed is None else params.seed
         text = TextStream(decoder, params.stop, params.min_tokens)
         ends_at = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos)
         most = params.max_tokens if limit is None else min(params.max_tokens, limit - len(prompt))
-        request = Request(index, tuple(prompt), params, seed, text, ends_at, most, keep=keep, source=source)
+        request = Request(index, prompt, params, seed, text, ends_at, most, keep=keep, source=source)
         if source is not None:
             source.keep = False
         self.scheduler.add(request)

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -15,7 +14,7 @@ from statewise.engine.conversation import Conversation
 from statewise.engine.core import Engine
 from statewise.engine.counters import Counters
 from statewise.engine.plan import Plan, make_plan
-from statewise.engine.request import Phase, PromptLogprob, Request, SamplingParams, TopLogprobs
+from statewise.engine.request import Phase, PromptLogprob, Request, SamplingParams, TopLogprobs, token_ids
 from statewise.engine.text import load_tokenizer
 from statewise.errors import ConfigError, MemoryBudgetError, RequestError
 from statewise.models.families import read_config
@@ -132,18 +131,13 @@ class LLM:
         self, talk: Conversation, prompt: Prompt, params: SamplingParams | None, in_pieces: bool = False
     ) -> Iterator[StreamPiece]:
         """The next turn of a conversation, for its own methods."""
-        return self._stream([prompt], [params or SamplingParams()], in_pieces, talk)
+        return self._stream([prompt], _each(params, 1), in_pieces, talk)
 
     def _paired(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
     ) -> tuple[list[Prompt], list[SamplingParams]]:
         listed = _as_list(prompts)
-        each = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(listed)
-        if not all(isinstance(wanted, SamplingParams) for wanted in each):
-            raise ConfigError(f"params is {params!r:.60}, expected SamplingParams, one or one a prompt")
-        if len(each) != len(listed):
-            raise ConfigError(f"{len(listed)} prompts are given with {len(each)} sampling parameters")
-        return listed, each
+        return listed, _each(params, len(listed))
 
     def _stream(
         self, prompts: list[Prompt], params: list[SamplingParams], in_pieces: bool, talk: Conversation | None = None
@@ -166,7 +160,10 @@ class LLM:
             while sent:
                 if not news:
                     for request in self.engine.step():
-                        self._news[request][request] = None
+                        if request in self._news:  # else it was given to the engine itself
+                            self._news[request][request] = None
+                    if not news:  # whom others have aborted or stepped to its end tells nobody
+                        news.update(dict.fromkeys(request for request in sent if request.phase is Phase.FINISHED))
                 while news:
                     request = next(iter(news))
                     del news[request]
@@ -192,9 +189,7 @@ class LLM:
             except UnicodeEncodeError as error:
                 raise RequestError(f"the prompt is not valid Unicode: {error.reason} at {error.start}") from error
             return tuple(self.tokenizer.encode(prompt, add_special_tokens=begins).ids)
-        if not isinstance(prompt, Sequence) or not all(is_int(token) for token in prompt):
-            raise RequestError(f"the prompt is {prompt!r:.60}, expected text or a sequence of token ids")
-        return tuple(cast("Sequence[int]", prompt))
+        return token_ids(prompt, expected="text or a sequence of token ids")
 
 
 def _expect_room(plan: Plan, config: EngineConfig, device: torch.device) -> None:
@@ -219,6 +214,16 @@ def _as_list(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
         raise ConfigError(f"prompts is {prompts!r:.60}, expected text, token ids, or several of them")
     listed = list(prompts)
     return [listed] if listed and all(is_int(item) for item in listed) else listed  # type: ignore[list-item, return-value]
+
+
+def _each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    """Those of ``count`` prompts, given for all or one each; None: the defaults."""
+    each = list(params) if isinstance(params, Sequence) else [SamplingParams() if params is None else params] * count
+    if not all(isinstance(wanted, SamplingParams) for wanted in each):
+        raise ConfigError(f"params is {params!r:.60}, expected SamplingParams, one or one a prompt")
+    if len(each) != count:
+        raise ConfigError(f"{count} prompts are given with {len(each)} sampling parameters")
+    return each
 
 
 def _output(request: Request) -> RequestOutput:

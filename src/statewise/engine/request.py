@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from statewise.config import option
+from statewise.config import is_int, option
 from statewise.engine.text import TextStream
 from statewise.errors import RequestError
 
@@ -111,8 +111,17 @@ def _expect_number(name: str, value: object, kind: type, least: float, most: flo
         raise RequestError(f"{name} is {value!r}, expected {expected}")
 
 
-def expect_possible(prompt: Sequence[int], params: SamplingParams, vocab_size: int, limit: int | None) -> None:
+def token_ids(given: object, name: str = "the prompt", expected: str = "a sequence of token ids") -> tuple[int, ...]:
+    """What is given, as a tuple. Raises RequestError unless it is a sequence of whole numbers."""
+    if not isinstance(given, Sequence) or not all(map(is_int, given)):
+        raise RequestError(f"{name} is {given!r:.60}, expected {expected}")
+    return tuple(given)
+
+
+def expect_possible(prompt: Sequence[int], params: object, vocab_size: int, limit: int | None) -> None:
     """Raise RequestError for a prompt that can never run. limit: tokens that a request has room for; None: any."""
+    if not isinstance(params, SamplingParams):
+        raise RequestError(f"params is {params!r:.60}, expected SamplingParams")
     if not prompt:
         raise RequestError("the prompt is empty, expected at least one token")
     if limit is not None and len(prompt) >= limit:

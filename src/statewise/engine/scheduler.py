@@ -112,6 +112,7 @@ class Scheduler:
             self.waiting.remove(request)
             if request.source is not None:
                 self.release(request.source)
+                request.source = None
             if request.kept is not None:
                 request.kept = None
                 self._room.give_back(request)

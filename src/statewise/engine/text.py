@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tokenizers import Tokenizer
 
-from statewise.errors import CheckpointError
+from statewise.errors import CheckpointError, RequestError
 
 _UNFINISHED = "�"
 
 
+@runtime_checkable
 class Decoder(Protocol):
     """What turns token ids into text."""
 
@@ -37,7 +38,12 @@ class TextStream:
     """
 
     def __init__(self, decoder: Decoder, stop: Sequence[str] = (), min_tokens: int = 0):
-        """min_tokens: a stop string that ends within the text of so many tokens does not count."""
+        """min_tokens: a stop string that ends within the text of so many tokens does not count.
+
+        Raises RequestError for what is no decoder: else the engine would meet it in the middle of a step.
+        """
+        if not isinstance(decoder, Decoder):
+            raise RequestError(f"decoder is {decoder!r:.60}, expected one with a method decode")
         self.stopped = False
         self._text = ""
         self._queue: list[int] = []  # tokens that have not been looked at
