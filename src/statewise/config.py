@@ -14,6 +14,7 @@ MAX_CHECKPOINT_INTERVAL = 64
 STATE_DTYPES = ("float32", "float16", "bfloat16", "float64")
 ROUNDED_DTYPES = ("float16", "bfloat16")
 PREEMPT = ("recompute", "swap")
+SWAP_MEMORY = "4GiB"
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 _UNITS = {
     "": 1,
@@ -194,14 +195,13 @@ class EngineConfig:
         "state and KV blocks wait on the host)",
     )
     swap_memory: int | float | str = option(
-        "4GiB",
-        "most memory on the host for requests that are swapped out; what does not fit is recomputed (with "
-        "deterministic nothing ever is, so there it is no limit)",
+        SWAP_MEMORY,
+        "with preempt swap: most memory on the host for requests that are swapped out; what does not fit is recomputed",
     )
     deterministic: bool = option(
         False,
         "a request's tokens do not depend on what else runs, on the slots, the chunks or preemption: steps of fixed "
-        "shapes, and preempted requests are swapped out",
+        "shapes, and preempted requests are swapped out, however many",
     )
     nvtx: bool = option(False, "mark the phases of each step for Nsight Systems")
     poison: bool = option(
@@ -242,6 +242,12 @@ class EngineConfig:
         parse_memory(self.memory)
         _expect_choice("preempt", self.preempt, PREEMPT)
         _ = self.swap_bytes
+        if self.swap_memory != SWAP_MEMORY and (self.deterministic or self.preempt != "swap"):
+            why = "deterministic is on: no preempted request is recomputed"
+            raise ConfigError(
+                f"swap_memory is {self.swap_memory}, but "
+                f"{why if self.deterministic else f'preempt is {self.preempt}: nothing is swapped out'}"
+            )
         if self.deterministic and self.stochastic_rounding:
             raise ConfigError("deterministic is on, and so is stochastic_rounding, which depends on the step")
         if self.nvtx and self.device.partition(":")[0] == "cpu":

@@ -162,6 +162,15 @@ def test_llm_raises_in_every_stream(monkeypatch, demo_folder):
         llm.generate("again", params)
 
 
+@pytest.mark.parametrize("where", ["__init__", "make"])
+def test_a_start_that_runs_out_of_memory_is_a_mistake_in_a_line(monkeypatch, capsys, demo_folder, where):
+    """Caches or graphs may not fit where their plan did: another process took the room, or it lies in pieces."""
+    fails_at(monkeypatch, Runner, where, MEMORY, 1)
+    assert main(["generate", str(demo_folder), "-q", "-p", "hello", "--memory", "64MiB"]) == 2
+    told = "memory is 64MiB, and with it the start ran out of memory: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert capsys.readouterr().err == f"statewise: error: {told}\n"
+
+
 def test_ctrl_c_ends_generate_and_the_engine(monkeypatch, demo_folder):
     llm = LLM(demo_folder, quiet=True)
     fails_at(monkeypatch, llm.engine.runner, "run", KeyboardInterrupt(), 3)

@@ -69,6 +69,8 @@ class Traffic(RuleBasedStateMachine):
     @initialize(options=crowds(), padded=st.sampled_from([(), (1, 2, 4), (5, 6), (3, 6)]))
     def begin(self, options, padded):
         options = options | {"max_batched_tokens": max(options["max_batched_tokens"], options["max_batch"])}
+        if options["preempt"] != "swap" or self.platform.get("deterministic"):
+            del options["swap_memory"]  # of no use there, and so an error
         self.crowd = engine(model=self.model, **self.padding(padded), **(options | self.platform))
         self.requests, self.aborted, self.rng, self.turns = [], set(), random.Random(0), 0
 

@@ -188,6 +188,8 @@ def test_integrity_is_looked_at_on_the_device(damage, message):
         ({"preempt": "never"}, "preempt is 'never', expected one of recompute, swap"),
         ({"swap_memory": 0.5}, "swap_memory is 0.5, a share; expected bytes"),
         ({"swap_memory": "lots"}, "swap_memory is 'lots', expected bytes or a size"),
+        ({"swap_memory": "1GiB"}, "swap_memory is 1GiB, but preempt is recompute: nothing is swapped out"),
+        ({"swap_memory": 5, "preempt": "swap", "deterministic": True}, "swap_memory is 5, but deterministic is on"),
         ({"nvtx": True}, "nvtx is on, but the device is cpu"),
         ({"poison": "false"}, "poison is 'false', expected True or False$"),
         ({"deterministic": None}, "deterministic is None, expected True or False$"),

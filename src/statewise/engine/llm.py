@@ -81,11 +81,16 @@ class LLM:
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError("device is cuda, but torch sees no GPU here; possible: cpu")
         _expect_room(self.plan, config, device)
-        weights = load_model(folder, self.model_config, self.plan.ops, self.plan.dtype, device)
-        if not quiet:
-            print(*self.plan.lines(), sep="\n", file=sys.stderr)
-        self.plan.ops.warm_up()  # may compile for minutes, after the plan has said for whom
-        self.engine = Engine(weights, self.plan, config)
+        try:
+            weights = load_model(folder, self.model_config, self.plan.ops, self.plan.dtype, device)
+            if not quiet:
+                print(*self.plan.lines(), sep="\n", file=sys.stderr)
+            self.plan.ops.warm_up()  # may compile for minutes, after the plan has said for whom
+            self.engine = Engine(weights, self.plan, config)
+        except torch.OutOfMemoryError as error:
+            raise MemoryBudgetError(
+                f"memory is {config.memory}, and with it the start ran out of memory: {str(error).splitlines()[0]}"
+            ) from error
 
     @property
     def counters(self) -> Counters:
