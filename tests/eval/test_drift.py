@@ -124,6 +124,7 @@ def test_the_command_measures_the_logits_of_a_model(tmp_path, capsys):
         (["--rows", "0"], "rows is 0, expected at least 1"),
         (["--checkpoint-interval", "65"], "checkpoint_interval is 65, expected 1 to 64"),
         (["--dt-range", "0.1", "0.01"], "dt_range is 0.1 to 0.01, expected two positive numbers, the smaller first"),
+        (["--dt-range", "0.1", "inf"], "dt_range is 0.1 to inf, expected two positive numbers"),
         (["--dt-range", "0", "1"], "dt_range is 0 to 1, expected two positive numbers"),
         (["--shape", "nemotron"], "shape is 'nemotron', expected HEADS,HEAD_DIM,GROUPS,STATE_SIZE or one of"),
         (["--json", "/nowhere/drift.json"], "json is /nowhere/drift.json, which cannot be written"),

@@ -116,6 +116,24 @@ def test_generation_options(asked, expected):
     assert params == SamplingParams(**({"max_tokens": 256} | expected))
 
 
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"max_gen_toks": "x"}, "max_gen_toks is 'x', expected a whole number"),
+        ({"max_tokens": 1.5}, r"max_tokens is 1\.5, expected a whole number"),
+        ({"max_tokens": float("inf")}, "max_tokens is inf, expected a whole number"),
+        ({"max_tokens": [3]}, r"max_tokens is \[3\], expected a whole number"),
+        ({"temperature": "warm"}, "temperature is 'warm', expected a number"),
+        ({"do_sample": 0}, "do_sample is 0, expected true or false"),
+        ({"do_sample": "false"}, "do_sample is 'false', expected true or false"),
+        ({"until": 5}, "until is 5, expected a string or a list of strings"),
+    ],
+)
+def test_generation_options_with_values_that_are_none(asked, message):
+    with pytest.raises(RequestError, match=message):
+        sampling_of(asked, 256)
+
+
 def test_generation_options_that_are_not_there():
     with pytest.raises(RequestError, match="generation option num_beams, foo is not supported; supported are max_gen"):
         sampling_of({"num_beams": 4, "foo": 1}, 256)

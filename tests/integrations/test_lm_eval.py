@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from statewise.cli import main
 from statewise.demo.questions import word_problems
-from statewise.errors import ConfigError, RequestError
+from statewise.errors import CheckpointError, ConfigError, RequestError
 from statewise.eval.questions import write_questions
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm_eval is not installed: pip install 'statewise[eval]'")
@@ -140,6 +140,25 @@ def test_rolling_scores_every_token_once(model, theirs, instances):
     assert math.isfinite(found[1])
     assert found[1] < found[0]
     assert found[2] == 0
+
+
+def test_documents_need_a_context_of_three(demo_folder, instances):
+    from statewise.integrations.lm_eval import StatewiseLM
+
+    small = StatewiseLM(demo_folder, max_context=2)
+    with pytest.raises(ConfigError, match="max_context is 2, expected at least 3"):
+        small.loglikelihood_rolling(instances("loglikelihood_rolling", ("abc",)), disable_tqdm=True)
+    small = StatewiseLM(demo_folder, max_context=3)
+    [found] = small.loglikelihood_rolling(instances("loglikelihood_rolling", ("abc",)), disable_tqdm=True)
+    assert math.isfinite(found)
+
+
+def test_a_folder_called_by_a_number():
+    """The harness takes pretrained=5 for a number."""
+    from statewise.integrations.lm_eval import StatewiseLM
+
+    with pytest.raises(CheckpointError, match="model folder 5 does not exist"):
+        StatewiseLM(5)
 
 
 def test_generation_stops_where_it_is_told(model, instances):

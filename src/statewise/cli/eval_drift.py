@@ -6,6 +6,7 @@
 
 import argparse
 import json
+import math
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -174,7 +175,7 @@ def _expect_possible(arguments: argparse.Namespace) -> None:
         raise ConfigError("dt_range and dtype are for a mixer with random weights; a model has its own and float32")
     arguments.dt_range = arguments.dt_range or list(DT_RANGE)
     low, high = arguments.dt_range
-    if not 0 < low <= high:
+    if not 0 < low <= high < math.inf:
         raise ConfigError(f"dt_range is {low:g} to {high:g}, expected two positive numbers, the smaller first")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device is cuda, and torch sees no GPU here")

@@ -5,7 +5,7 @@ Its model class is `statewise.integrations.lm_eval`.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 from statewise.engine.llm import LLM
 from statewise.engine.request import SamplingParams
@@ -13,6 +13,7 @@ from statewise.errors import RequestError
 
 MAX_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first given wins
 _OWN = ("max_tokens", "temperature", "stop", "logprobs", "prompt_logprobs", "prompt_logprobs_start")
+N = TypeVar("N", int, float)
 _PASSED_ON = tuple(item.name for item in fields(SamplingParams) if item.name not in _OWN)
 
 
@@ -20,13 +21,18 @@ def sampling_of(asked: Mapping[str, Any], max_tokens: int) -> SamplingParams:
     """What a task's `generation_kwargs` mean. max_tokens: if they name none.
 
     As in the harness, `do_sample: false` is greedy whatever the temperature, and without `do_sample` the temperature
-    decides, 0 if there is none. Raises RequestError for what the engine does not have, rather than leave it out.
+    decides, 0 if there is none. Raises RequestError for what the engine does not have, rather than leave it out, and
+    for a value that is none of its option's.
     """
     left = {name: value for name, value in asked.items() if value is not None}
-    limits = [int(left.pop(name)) for name in MAX_TOKENS_NAMES if name in left]
+    limits = [_number(name, left.pop(name), int) for name in MAX_TOKENS_NAMES if name in left]
     until = left.pop("until", ())
+    if not isinstance(until, str | list | tuple):
+        raise RequestError(f"until is {until!r}, expected a string or a list of strings")
     stop = tuple(text for text in ((until,) if isinstance(until, str) else until) if text)
     do_sample, temperature = left.pop("do_sample", None), left.pop("temperature", None)
+    if not isinstance(do_sample, bool | None):
+        raise RequestError(f"do_sample is {do_sample!r}, expected true or false")
     if do_sample is False or (do_sample is None and temperature is None):
         temperature = 0.0
     passed = {name: left.pop(name) for name in _PASSED_ON if name in left}
@@ -35,10 +41,21 @@ def sampling_of(asked: Mapping[str, Any], max_tokens: int) -> SamplingParams:
         raise RequestError(f"generation option {', '.join(left)} is not supported; supported are {', '.join(known)}")
     return SamplingParams(
         max_tokens=limits[0] if limits else max_tokens,
-        temperature=1.0 if temperature is None else float(temperature),
+        temperature=1.0 if temperature is None else _number("temperature", temperature, float),
         stop=stop,
         **passed,
     )
+
+
+def _number(name: str, value: Any, kind: type[N]) -> N:
+    """Text that says a number is one, as in the harness; nothing is rounded. Raises RequestError."""
+    try:
+        number = kind(value)
+        if isinstance(value, str) or number == value:
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise RequestError(f"{name} is {value!r}, expected a {'whole ' if kind is int else ''}number")
 
 
 def continuations(llm: LLM, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[tuple[int, float, bool]]:

@@ -64,7 +64,7 @@ class StatewiseLM(TemplateLM):
         super().__init__()
         wanted = {"max_batch": _max_batch(batch_size, max_batch_size), "device": _device(device)}
         given = {name: value for name, value in wanted.items() if value is not None and name not in options}
-        self.folder = model_folder(pretrained)
+        self.folder = model_folder(str(pretrained))  # the harness takes a folder called 5 for a number
         self.llm = LLM(self.folder, EngineConfig.of(**options | given))
         self.max_gen_toks = max_gen_toks
         self._template = ChatTemplate.load(self.folder)
@@ -144,7 +144,9 @@ class StatewiseLM(TemplateLM):
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """The log probability of whole documents, in windows where they are longer than the context."""
-        most = None if self.max_length == NO_LIMIT else self.max_length - 1
+        most = None if self.max_length == NO_LIMIT else self.max_length - 1  # one token is generated
+        if most is not None and most < 2:
+            raise ConfigError(f"max_context is {self.max_length}, expected at least 3 for log-likelihoods of documents")
         pieces = [
             (number, window)
             for number, request in enumerate(requests)
