@@ -6,6 +6,7 @@ python -m train --preset h200 --device cuda        the model that the repository
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -115,8 +116,12 @@ def _preset(asked: argparse.Namespace) -> Preset:
         if getattr(asked, name) is not None and getattr(asked, name) < least:
             raise ConfigError(f"{name} is {getattr(asked, name)}, expected at least {least}")
     for name in ("minutes", "stop_after"):
-        if getattr(asked, name) is not None and not getattr(asked, name) > 0:
-            raise ConfigError(f"{name} is {getattr(asked, name):g}, expected more than 0")
+        if getattr(asked, name) is not None and not 0 < getattr(asked, name) < math.inf:
+            raise ConfigError(f"{name} is {getattr(asked, name):g}, expected more than 0, and a number")
+    if asked.minutes is not None and asked.steps is not None:
+        raise ConfigError("minutes and steps both decide how long the run is; expected one of them")
+    if asked.seed is not None and not 0 <= asked.seed < 2**63:
+        raise ConfigError(f"seed is {asked.seed}, expected 0 to 2**63 - 1")
     return replace(PRESETS[asked.preset], **changes)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -54,7 +55,10 @@ class Trainer:
     """One run in one folder. ``run`` goes on from the folder's checkpoint if there is one."""
 
     def __init__(self, preset: Preset, options: Options):
-        """Raises ConfigError for a folder that cannot be made or of another preset, or too short a warm-up."""
+        """Raises ConfigError for a folder that cannot be made or of another preset, or too short a warm-up.
+
+        A folder that is refused is left as it is.
+        """
         if options.minutes and preset.warmup < MEASURED_LAP * preset.log_every:
             raise ConfigError(f"minutes need a warm-up of {MEASURED_LAP} log lines, it has {preset.warmup} steps")
         self.preset, self.options = preset, options
@@ -63,11 +67,12 @@ class Trainer:
             self.model_folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"{options.folder} cannot be written: {error.strerror}") from error
+        found = self._found()
         config = write_config(preset.sizes, self.model_folder, torch.bfloat16)
         self.tokenizer = self._tokenizer()
         self.model = new_model(config, preset.seed, options.device)
         self.optimizer = make_optimizer(self.model, preset)
-        self.progress = self._resume()
+        self.progress = self._resume(found)
         self.log = Log(options.folder / "log.jsonl", self.progress.step)
         self._loss: Callable[[HybridModel, Tensor, Tensor, bool], Tensor] = loss_of
         if options.compile:
@@ -138,18 +143,29 @@ class Trainer:
             write_tokenizer(build_tokenizer(self.preset.sizes.vocab_size), self.model_folder)
         return load_tokenizer(self.model_folder)
 
-    def _resume(self) -> Progress:
-        fresh = Progress(total=None if self.options.minutes else self.preset.steps)
+    def _found(self) -> dict[str, Any] | None:
+        """The folder's checkpoint, if it has one."""
         if not self.checkpoint.exists():
-            return fresh
-        content: dict[str, Any] = torch.load(self.checkpoint, map_location=self.options.device, weights_only=True)
-        progress = Progress(**content["progress"])
-        if content["preset"] != asdict(self.preset):
+            return None
+        try:
+            content: dict[str, Any] = torch.load(self.checkpoint, map_location=self.options.device, weights_only=True)
+            preset = content["preset"]
+        except (OSError, RuntimeError, EOFError, UnpicklingError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{self.checkpoint} cannot be read ({type(error).__name__}); remove it or its folder"
+            ) from error
+        if preset != asdict(self.preset):
             raise ConfigError(
                 f"{self.options.folder} holds a run of another preset; expected an empty folder or that one"
             )
-        self.model.load_state_dict(content["model"])
-        self.optimizer.load_state_dict(content["optimizer"])
+        return content
+
+    def _resume(self, found: dict[str, Any] | None) -> Progress:
+        if found is None:
+            return Progress(total=None if self.options.minutes else self.preset.steps)
+        progress = Progress(**found["progress"])
+        self.model.load_state_dict(found["model"])
+        self.optimizer.load_state_dict(found["optimizer"])
         self.options.say(f"going on from step {progress.step} of {self.checkpoint}")
         return progress
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from statewise import __version__
 from statewise.demo.kinds import NEVER_TRAINED, TRAINED
+from statewise.errors import DataError
 from train.evaluate import Score
 from train.presets import Preset
 
@@ -20,7 +21,10 @@ class Log:
     """JSON lines: {"step", "loss", ...} of the training, {"step", "exact_match", "names_right"} of looks in between."""
 
     def __init__(self, path: Path, step: int):
-        """step: where the run goes on; later lines, of a run cut off after its last checkpoint, are dropped."""
+        """step: where the run goes on; later lines, of a run cut off after its last checkpoint, are dropped.
+
+        Raises DataError for a file that is no such log.
+        """
         self.path = path
         self.lines = [line for line in _lines(path) if line["step"] <= step]
         path.write_text("".join(json.dumps(line) + "\n" for line in self.lines), encoding="utf-8")
@@ -37,7 +41,14 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    lines = []
+    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
+        try:
+            lines.append(json.loads(line))
+            lines[-1]["step"] + 0
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} line {number} is {line[:60]!r}, expected a JSON object with a step") from error
+    return lines
 
 
 def draw_curve(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from statewise.engine.llm import LLM
-from statewise.errors import ConfigError
+from statewise.errors import ConfigError, DataError
 from tests.train.conftest import TINY, StartRun
 from train.__main__ import finish, main
 from train.evaluate import problems, score
@@ -87,8 +87,31 @@ def test_a_compiled_run_trains_as_another_does(start: StartRun, monkeypatch: pyt
 
 def test_a_folder_of_another_preset_is_refused(start: StartRun) -> None:
     start("run", SHORT).run()
-    with pytest.raises(ConfigError, match="another preset"):
-        start("run", replace(SHORT, seed=2))
+    config = start("run", SHORT).model_folder / "config.json"
+    before = config.read_text()
+    other = replace(SHORT, sizes=replace(SHORT.sizes, hidden_size=64))
+    for preset in (replace(SHORT, seed=2), other):
+        with pytest.raises(ConfigError, match="another preset"):
+            start("run", preset)
+    assert config.read_text() == before  # else the weights beside it would be lost
+
+
+@pytest.mark.parametrize("content", [b"", b"notes", b"PK\x03\x04"])
+def test_a_checkpoint_that_cannot_be_read_is_a_line(start: StartRun, content: bytes) -> None:
+    start("run", SHORT).checkpoint.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"checkpoint\.pt cannot be read"):
+        start("run", SHORT)
+
+
+@pytest.mark.parametrize("line", ["notes", "5", '{"loss": 1}', '{"step": "a"}'])
+def test_a_log_that_is_none_is_a_line(tmp_path: Path, line: str) -> None:
+    log = Log(tmp_path / "log.jsonl", 0)
+    log.add(step=1, loss=1.0)
+    log.path.write_text(log.path.read_text() + line + "\n")
+    before = log.path.read_text()
+    with pytest.raises(DataError, match=r"log\.jsonl line 2 is"):
+        Log(log.path, 5)
+    assert log.path.read_text() == before
 
 
 def test_minutes_decide_the_steps_once(start: StartRun) -> None:
@@ -156,6 +179,9 @@ def test_the_command_line_refuses_what_cannot_be(capsys: pytest.CaptureFixture[s
         (["--steps", "0"], "steps is 0"),
         (["--kinds", "ages,sums"], "sums"),
         (["--minutes", "-1"], "minutes is -1, expected more than 0"),
+        (["--minutes", "inf"], "minutes is inf, expected more than 0, and a number"),
+        (["--minutes", "1", "--steps", "9"], "minutes and steps both decide how long the run is"),
+        (["--seed", str(2**70)], f"seed is {2**70}, expected 0 to"),
         (["--stop-after", "0"], "stop_after is 0, expected more than 0"),
         (["--workers", "-1"], "workers is -1, expected at least 0"),
         (["--backend", "none"], "backend 'none' cannot run here"),
