@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from statewise.bench.decode import OURS, PLAIN, Load, Run, build_engine, exact_configs, measure_modes, percentile
+from statewise.bench.decode import (
+    OURS,
+    PLAIN,
+    WARM_STEPS,
+    Load,
+    Run,
+    build_engine,
+    exact_configs,
+    measure_modes,
+    percentile,
+)
 from statewise.bench.decode_shares import REST, attributed, eager, host_gap, own_times, shares, waits
 from statewise.bench.decode_weights import model_over, random_weights
 from statewise.bench.presets import PRESETS, preset_folder, read_preset
@@ -142,6 +152,20 @@ def test_the_plan_holds_just_the_requests_and_none_is_preempted(hybrid):
     run.end()
     assert not run.engine.has_work
     assert not any(request.text.text.strip("a") for request in run.requests)
+
+
+@pytest.mark.parametrize(("context", "most"), [(40, 76), (40, 160), (100, 76), (64, 90)])
+def test_requests_last_until_the_end_where_prompts_run_in_whole_pieces(hybrid, context, most):
+    """A piece that does not fit into what is left of a step waits: the last prompt ends later than its tokens say."""
+    model, weights = hybrid
+    load = Load(batch=12, context=context, tokens=3)
+    base = replace(BASE, deterministic=True, max_batched_tokens=most, async_scheduling=True)
+    run = Run(build_engine(weights, model, exact_configs(base, load, extra=0)[OURS]), load)
+    run.prefill()
+    run.run_on(WARM_STEPS)
+    for count in load.windows(4):
+        assert len(run.steps(count)) == count
+    run.end()
 
 
 def test_what_is_no_steady_decode_is_an_error(hybrid):

@@ -18,6 +18,7 @@ from torch import Tensor
 from statewise.bench.decode_weights import model_over
 from statewise.bench.rates import wait
 from statewise.config import EngineConfig, ModelConfig
+from statewise.engine import fixed
 from statewise.engine.core import Engine
 from statewise.engine.plan import Plan, make_plan
 from statewise.engine.request import Request, SamplingParams
@@ -84,9 +85,16 @@ class Load:
         size = max(1, round(self.tokens / WINDOWS / interval)) * interval
         return [min(size, self.tokens - start) for start in range(0, self.tokens, size)]
 
-    def new_tokens(self, max_batched_tokens: int, interval: int, extra: int = 0) -> int:
-        """Tokens that the first request gets at most, since it decodes while the others are still prefilled."""
-        ramp = math.ceil(self.batch * self.context / max(1, max_batched_tokens - self.batch + 1))
+    def new_tokens(self, max_batched_tokens: int, interval: int, extra: int = 0, piece: int | None = None) -> int:
+        """Tokens that the first request gets at most, since it decodes while the others are still prefilled.
+
+        piece: tokens of a prompt's pieces, where a step runs whole ones, at most one of each prompt.
+        """
+        budget = max(1, max_batched_tokens - self.batch + 1)
+        ramp = math.ceil(self.batch * self.context / budget)
+        if piece is not None:
+            together = max(1, budget // min(piece, self.context))
+            ramp = math.ceil(self.context / piece) * math.ceil(self.batch / together)
         return 2 + ramp + WARM_STEPS + self.tokens + len(self.windows(interval)) + extra
 
 
@@ -95,7 +103,8 @@ def exact_configs(base: EngineConfig, load: Load, extra: int = 0) -> dict[str, E
 
     extra: steps that follow those that are timed.  Raises ConfigError where the batch does not go with ``base``.
     """
-    length = load.context + load.new_tokens(base.max_batched_tokens, base.checkpoint_interval, extra)
+    piece = fixed.longest_piece(torch.device(base.device)) if base.deterministic else None
+    length = load.context + load.new_tokens(base.max_batched_tokens, base.checkpoint_interval, extra, piece)
     ours = replace(base, max_batch=load.batch, state_slots=load.batch, max_context=length, memory=_NO_BUDGET)
     return {OURS: ours, PLAIN: replace(ours, checkpoint_interval=1)}
 
