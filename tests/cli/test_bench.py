@@ -122,6 +122,7 @@ def test_where_nothing_fits_there_is_an_error(measured, capsys):
         (["--checkpoint-interval", "1"], "checkpoint_interval is 1, expected a whole number, 2 to 64"),
         (["--checkpoint-interval", "65"], "checkpoint_interval is 65, expected a whole number, 2 to 64"),
         (["--bandwidth", "0"], "bandwidth is 0.0, expected bytes a second"),
+        (["--bandwidth", "inf"], "bandwidth is inf, expected bytes a second"),
         (["--json", "/none/b.json"], "json is /none/b.json, which cannot be written: No such file or directory"),
         (["--json", "/" + "long" * 100], "which cannot be written: File name too long"),
     ],

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import platform
 import sys
 from collections.abc import Sequence
@@ -58,7 +59,7 @@ def expect_rates(arguments: argparse.Namespace) -> None:
     """Raise ConfigError for ``--bandwidth`` or ``--matrix-rate`` of nothing. None leaves it to be measured."""
     for name, unit in {"bandwidth": "bytes", "matrix_rate": "operations"}.items():
         rate = getattr(arguments, name, None)
-        if rate is not None and not rate > 0:
+        if rate is not None and not 0 < rate < math.inf:
             raise ConfigError(f"{name} is {rate}, expected {unit} a second")
 
 
