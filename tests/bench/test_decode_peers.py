@@ -16,7 +16,7 @@ from statewise.bench.decode_peers import (
     vllm_engine,
 )
 from statewise.bench.decode_report import DecodeRow
-from statewise.bench.decode_session import noting_memory
+from statewise.bench.decode_session import Session, make_cases, noting_why
 from statewise.bench.decode_weights import random_weights
 from statewise.bench.presets import preset_folder, read_preset
 from statewise.bench.rates import Rates
@@ -129,11 +129,23 @@ def test_vllm_that_ends_too_early_or_does_not_start_is_an_error(fake_vllm):
 
 def test_what_runs_out_of_memory_is_left_out_and_other_failures_are_not_hidden():
     row = DecodeRow(1, "float32", Rates(1e9, "as given", 1e12, "as given"), {}, ())
-    with noting_memory(row, "peer"):
+    with noting_why([row], "peer"):
         raise torch.OutOfMemoryError("tried to allocate 2 GiB\nmore")
     assert row.left_out == {"peer": "out of memory: tried to allocate 2 GiB"}
-    with noting_memory(row, OURS):
+    with noting_why([row], OURS):
         raise EngineError("a step failed") from torch.OutOfMemoryError("tried to allocate 1 GiB")
     assert row.left_out[OURS] == "out of memory: tried to allocate 1 GiB"
-    with pytest.raises(EngineError, match="a step failed"), noting_memory(row, OURS):
+    with pytest.raises(EngineError, match="a step failed"), noting_why([row], OURS):
         raise EngineError("a step failed") from RuntimeError("an illegal address")
+
+
+def test_what_was_measured_stays_when_transformers_cannot_take_the_weights():
+    pytest.importorskip("transformers")
+    model, loads = read_preset("tiny-mamba2"), [Load(1, 4, 4), Load(2, 4, 4)]
+    weights = random_weights(model, torch.float32, CPU)
+    cases = make_cases(model, [EngineConfig()], loads, extra=0)
+    session = Session(model, weights, cases, Rates(1e9, "as given", 1e12, "as given"))
+    del weights["norm_f.weight"]
+    session.measure_transformers(preset_folder("tiny-mamba2"))
+    why = "transformers names weights that ours lack: norm_f.weight"
+    assert [row.left_out for row in session.rows] == [{"transformers": why}] * 2

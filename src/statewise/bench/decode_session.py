@@ -82,29 +82,27 @@ class Session:
                 )
                 yield row
                 continue
-            with noting_memory(row, OURS):
+            with noting_why([row], OURS):
                 row.timings, row.took_turns = measure_modes(
                     self.weights, self.model, case.configs, case.load, available, host_gap if with_shares else None
                 )
             if with_shares and OURS in row.timings:
-                with noting_memory(row, "shares"), emptied(self.device):
+                with noting_why([row], "shares"), emptied(self.device):
                     config = eager(case.configs[OURS])
                     row.shares = shares(Run(build_engine(self.weights, self.model, config), case.load))
             yield row
 
     def measure_transformers(self, folder: Path) -> None:
         """Time `generate` over the same weights, once for each batch: it has one way to keep its state."""
-        with emptied(self.device):
+        with emptied(self.device), noting_why(self.rows, "transformers"):
             dtype = make_plan(self.model, self.cases[0].configs[OURS]).dtype
             theirs = transformers_model(folder, self.weights, dtype)
             for load in dict.fromkeys(case.load for case in self.cases):
                 same = [row for row in self.rows if row.batch == load.batch]
-                with noting_memory(same[0], "transformers"):
+                with noting_why(same, "transformers"):
                     timing, _ = time_transformers(theirs, load, self.model.vocab_size, self.device)
                     for row in same:
                         row.timings["transformers"] = timing
-                for row in same[1:]:
-                    row.left_out |= {name: why for name, why in same[0].left_out.items() if name == "transformers"}
             del theirs
 
     def measure_vllm(self, folder: Path, options: Mapping[str, object]) -> None:
@@ -113,28 +111,27 @@ class Session:
             own = [(case, row) for case, row in zip(self.cases, self.rows, strict=True) if case.state_dtype == dtype]
             length = max(case.load.context + case.new_tokens for case, _ in own)
             activations = str(make_plan(self.model, own[0][0].configs[OURS]).dtype).removeprefix("torch.")
-            with emptied(self.device):
-                try:
-                    engine = vllm_engine(folder, activations, dtype, [case.load for case, _ in own], length, options)
-                except ConfigError as error:
-                    for _, row in own:
-                        row.left_out["vllm"] = str(error)
-                    continue
+            with emptied(self.device), noting_why([row for _, row in own], "vllm"):
+                engine = vllm_engine(folder, activations, dtype, [case.load for case, _ in own], length, options)
                 for case, row in own:
-                    with noting_memory(row, "vllm"):
+                    with noting_why([row], "vllm"):
                         row.timings["vllm"] = time_vllm(engine, case.load, self.model.vocab_size, case.new_tokens)
                 del engine
 
 
 @contextmanager
-def noting_memory(row: DecodeRow, name: str) -> Iterator[None]:
-    """What runs out of GPU memory is left out by name; what was measured before stays."""
+def noting_why(rows: Sequence[DecodeRow], name: str) -> Iterator[None]:
+    """What runs out of GPU memory or is refused is left out of these rows by name; what was measured before stays."""
     try:
         yield
     except (torch.OutOfMemoryError, EngineError) as error:
         cause = error.__cause__ if isinstance(error, EngineError) else error
         if not isinstance(cause, torch.OutOfMemoryError):
             raise
-        row.left_out[name] = f"out of memory: {str(cause).splitlines()[0][:120]}"
+        why = f"out of memory: {str(cause).splitlines()[0][:120]}"
     except ConfigError as error:
-        row.left_out[name] = str(error)
+        why = str(error)
+    else:
+        return
+    for row in rows:
+        row.left_out[name] = why
