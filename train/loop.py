@@ -148,7 +148,8 @@ class Trainer:
         if not self.checkpoint.exists():
             return None
         try:
-            content: dict[str, Any] = torch.load(self.checkpoint, map_location=self.options.device, weights_only=True)
+            # To the host: a GPU without room is no damaged file.
+            content: dict[str, Any] = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
             preset = content["preset"]
         except (OSError, RuntimeError, EOFError, UnpicklingError, KeyError, TypeError) as error:
             raise ConfigError(

@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from statewise import __version__
+from statewise.config import is_int
 from statewise.demo.kinds import NEVER_TRAINED, TRAINED
 from statewise.errors import DataError
 from train.evaluate import Score
@@ -44,10 +45,12 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     lines = []
     for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
         try:
-            lines.append(json.loads(line))
-            lines[-1]["step"] + 0
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} line {number} is {line[:60]!r}, expected a JSON object with a step") from error
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not is_int(found.get("step")):
+            raise DataError(f"{path} line {number} is {line[:60]!r}, expected a JSON object with a step")
+        lines.append(found)
     return lines
 
 

@@ -243,11 +243,10 @@ class EngineConfig:
         _expect_choice("preempt", self.preempt, PREEMPT)
         _ = self.swap_bytes
         if self.swap_memory != SWAP_MEMORY and (self.deterministic or self.preempt != "swap"):
-            why = "deterministic is on: no preempted request is recomputed"
-            raise ConfigError(
-                f"swap_memory is {self.swap_memory}, but "
-                f"{why if self.deterministic else f'preempt is {self.preempt}: nothing is swapped out'}"
-            )
+            why = f"preempt is {self.preempt}: nothing is swapped out"
+            if self.deterministic:
+                why = "deterministic is on: no preempted request is recomputed"
+            raise ConfigError(f"swap_memory is {self.swap_memory}, but {why}")
         if self.deterministic and self.stochastic_rounding:
             raise ConfigError("deterministic is on, and so is stochastic_rounding, which depends on the step")
         if self.nvtx and self.device.partition(":")[0] == "cpu":

@@ -13,21 +13,11 @@ from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_type_hints
 
 from statewise.errors import ConfigError, DataError
 
 HEAD = b'{"run": '  # how a file begins
-_KINDS: dict[str, type | tuple[type, ...]] = {  # of a completion's fields as JSON gives them
-    "mode": str,
-    "index": int,
-    "text": str,
-    "token_ids": list,
-    "finish_reason": str,
-    "error": (str, type(None)),
-    "session": int,
-    "seconds": (int, float),
-}
 
 
 @dataclass(frozen=True)
@@ -42,6 +32,9 @@ class Completion:
     error: str | None
     session: int
     seconds: float
+
+
+_KINDS = get_type_hints(Completion) | {"token_ids": list, "seconds": int | float}  # as JSON gives them
 
 
 class Records:
